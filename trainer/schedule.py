@@ -1,8 +1,10 @@
-"""Batch and world-size arithmetic. Called at synth by the config and at start by the trainer: same answer, same error."""
+"""Batch, world-size and mesh arithmetic, the same at synth and at start: same answer, same error."""
 
 from __future__ import annotations
 
-from trainer.config import ConfigError
+from typing import assert_never
+
+from trainer.config import ConfigError, Strategy
 
 
 def gradient_accumulation_steps(*, global_batch_size: int, micro_batch_size: int, world_size: int) -> int:
@@ -25,3 +27,27 @@ def gradient_accumulation_steps(*, global_batch_size: int, micro_batch_size: int
             f"{sequences_per_pass}, got {global_batch_size}; the nearest is {nearest}"
         )
     return steps
+
+
+def mesh_axes(strategy: Strategy, *, world_size: int, shard_group_size: int | None) -> dict[str, int]:
+    """Device-mesh axes and their sizes in ranks, outermost first.
+
+    Raises:
+        ConfigError: the world cannot be cut into more than one shard group of that size.
+    """
+    match strategy:
+        case "FULL_SHARD" | "SHARD_GRAD_OP":
+            return {"dp_shard": world_size}
+        case "NO_SHARD":
+            return {"dp_replicate": world_size}
+        case "HYBRID_SHARD":
+            assert shard_group_size is not None, "TrainerConfig refuses HYBRID_SHARD without a shard group"
+            groups, remainder = divmod(world_size, shard_group_size)
+            if groups < 2 or remainder:
+                raise ConfigError(
+                    f"shard_group_size: HYBRID_SHARD needs a world size that is two or more shard groups, got shard groups of "
+                    f"{shard_group_size} in a world of {world_size}; use FULL_SHARD for a single group, or other nodes"
+                )
+            return {"dp_replicate": groups, "dp_shard": shard_group_size}
+        case _:
+            assert_never(strategy)
