@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 Strategy = Literal["FULL_SHARD", "HYBRID_SHARD", "SHARD_GRAD_OP", "NO_SHARD"]
+Device = Literal["cuda", "cpu"]
 DataFormat = Literal["text", "jsonl", "tokens"]
 Decay = Literal["cosine", "linear", "constant"]
 
@@ -42,7 +43,7 @@ class TrainerConfig(Model):
     run: str = Field(
         "run", pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", description="Folder below `runs` for what this run writes."
     )
-    device: Literal["cuda", "cpu"] = Field(
+    device: Device = Field(
         "cuda", description="`cuda` uses NCCL, `cpu` uses gloo. Neither replaces the other."
     )
     peak_tflops_per_gpu: float | None = Field(

@@ -45,8 +45,9 @@ def mesh_axes(strategy: Strategy, *, world_size: int, shard_group_size: int | No
             groups, remainder = divmod(world_size, shard_group_size)
             if groups < 2 or remainder:
                 raise ConfigError(
-                    f"shard_group_size: HYBRID_SHARD needs a world size that is two or more shard groups, got shard groups of "
-                    f"{shard_group_size} in a world of {world_size}; use FULL_SHARD for a single group, or other nodes"
+                    f"shard_group_size: HYBRID_SHARD needs a world size that is two or more shard groups, "
+                    f"got shard groups of {shard_group_size} in a world of {world_size}; "
+                    f"use FULL_SHARD for a single group, or other nodes"
                 )
             return {"dp_replicate": groups, "dp_shard": shard_group_size}
         case _:

@@ -1,0 +1,318 @@
+"""PlatformConfig and its parts: what one YAML file in `config/platforms/` says, checked, with the jobs it names."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from config.instances import INSTANCES, REFUSED_INSTANCES, InstanceFacts
+from config.job import NAME_PATTERN, JobConfig, TrainingJob
+from config.sizing import InterfaceLayout
+from trainer.config import ConfigError, Model
+
+# The standard-support versions that aws-cdk-lib 2.275 and kubernetes-validate 1.37 both know.
+KubernetesVersion = Literal["1.33", "1.34", "1.35", "1.36"]
+Purchase = Literal["on_demand", "capacity_reservation", "capacity_block"]
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+AvailabilityZone = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d[a-z]$")]
+RoleOrUserArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(role|user)/.+$")]
+
+
+class NetworkConfig(Model):
+    """The VPC that the platform makes."""
+
+    cidr: str = Field("10.0.0.0/16", description="IPv4 range of the VPC, /16 to /20.")
+    nat_gateways: Literal["one", "one_per_zone"] = Field(
+        "one", description="`one` costs least; `one_per_zone` survives the loss of a zone."
+    )
+
+    @field_validator("cidr")
+    @classmethod
+    def _cidr_is_a_private_network(cls, value: str) -> str:
+        try:
+            network = ipaddress.IPv4Network(value)
+        except ValueError as error:
+            raise ValueError(f"must be an IPv4 network such as 10.0.0.0/16 ({error})") from None
+        if not 16 <= network.prefixlen <= 20:
+            raise ValueError("must be a /16 to a /20, which hold a subnet a zone with room for pods; change the prefix")
+        return value
+
+
+class SystemNodeGroupConfig(Model):
+    """The nodes without GPUs, for etcd, the operator and the add-ons."""
+
+    instance_type: str = Field("m7i.xlarge", pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9]+$", description="EC2 instance type.")
+    size: int = Field(2, ge=2, description="Nodes. Two, so that one can be replaced.")
+
+
+class ClusterConfig(Model):
+    """The EKS control plane and who may use it."""
+
+    admins: tuple[RoleOrUserArn, ...] = Field(
+        (),
+        strict=False,
+        description="IAM roles or users that administer the cluster. Whoever deploys does not, unless named.",
+    )
+    public_access_cidrs: tuple[str, ...] = Field(
+        (),
+        strict=False,
+        description="IPv4 ranges that reach the API server from outside the VPC. None: the endpoint is private.",
+    )
+    system_node_group: SystemNodeGroupConfig = Field(default=SystemNodeGroupConfig(), description="Nodes without GPUs.")
+    log_retention_days: Literal[7, 30, 90, 365] = Field(30, description="Days that control-plane logs are kept.")
+
+    @field_validator("public_access_cidrs")
+    @classmethod
+    def _public_access_names_real_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for cidr in value:
+            try:
+                network = ipaddress.IPv4Network(cidr)
+            except ValueError as error:
+                raise ValueError(f"{cidr!r} is not an IPv4 network ({error}); write 198.51.100.0/24") from None
+            if network.prefixlen == 0:
+                raise ValueError(f"{cidr!r} opens the API server to the whole internet; name your own ranges")
+        return value
+
+
+class ReservationConfig(Model):
+    """A capacity reservation or capacity block that exists in the account."""
+
+    id: str | None = Field(None, pattern=r"^cr-[0-9a-f]{8,17}$", description="Id of the reservation or block.")
+    resource_group_arn: str | None = Field(
+        None,
+        pattern=r"^arn:aws[a-z-]*:resource-groups:[a-z0-9-]+:\d{12}:group/.+$",
+        description="Resource group of capacity reservations, in place of an id.",
+    )
+    availability_zone: AvailabilityZone = Field(description="Zone of the reservation; the nodes and the data go there.")
+    instance_count: int = Field(gt=0, description="Instances reserved.")
+    active: bool = Field(False, description="Whether it has begun. Until then its node group stays at zero.")
+    ends_at: datetime | None = Field(None, description="End, with its time zone. A capacity block needs it.")
+
+    @model_validator(mode="after")
+    def _names_exactly_one_target(self) -> Self:
+        if (self.id is None) == (self.resource_group_arn is None):
+            raise ValueError(
+                f"needs exactly one of id and resource_group_arn, got {self.id} and {self.resource_group_arn}"
+            )
+        if self.ends_at is not None and self.ends_at.tzinfo is None:
+            raise ValueError(f"ends_at needs a time zone, got {self.ends_at}; write {self.ends_at.isoformat()}Z")
+        return self
+
+
+class NodeGroupConfig(Model):
+    """One group of GPU nodes: a type, a way to buy it, and how many."""
+
+    name: Name = Field(description="Name of the group; jobs refer to it.")
+    instance_type: str = Field(description=f"One of {', '.join(INSTANCES)}.")
+    purchase: Purchase = Field(description="How the instances are bought.")
+    interface_layout: InterfaceLayout = Field(
+        "B", description="`B` keeps IP and EFA on interfaces of their own; `A2` shares the primary and fits more pods."
+    )
+    min_size: int = Field(0, ge=0, description="Fewest nodes.")
+    desired_size: int = Field(0, ge=0, description="Nodes now. Scaling is another deploy with another number.")
+    max_size: int = Field(gt=0, description="Most nodes.")
+    reservation: ReservationConfig | None = Field(None, description="What was reserved; on demand has none.")
+    availability_zone: AvailabilityZone | None = Field(None, description="Zone of a group without a reservation.")
+    placement_group: str | None = Field(
+        None,
+        min_length=1,
+        description="Existing placement group. A reservation made inside one serves no other launch.",
+    )
+
+    @field_validator("instance_type")
+    @classmethod
+    def _instance_type_is_in_the_table(cls, value: str) -> str:
+        if value in REFUSED_INSTANCES:
+            raise ValueError(
+                f"{value} is refused, since {REFUSED_INSTANCES[value]}; choose one of {', '.join(INSTANCES)}"
+            )
+        if value not in INSTANCES:
+            raise ValueError(f"must be one of {', '.join(INSTANCES)}")
+        return value
+
+    @model_validator(mode="after")
+    def _purchase_sizes_and_zone_agree(self) -> Self:
+        if not self.min_size <= self.desired_size <= self.max_size:
+            raise ValueError(
+                f"sizes must rise from min_size to desired_size to max_size, got {self.min_size}, {self.desired_size}, "
+                f"{self.max_size}; change the one that is out of order"
+            )
+        if self.purchase == "on_demand":
+            if self.reservation is not None:
+                raise ValueError(
+                    "purchase on_demand takes no reservation, got one; remove it or name the purchase it belongs to"
+                )
+            if self.availability_zone is None:
+                raise ValueError("availability_zone: is missing; a group without a reservation names its zone")
+            return self
+        if self.reservation is None:
+            raise ValueError(f"purchase {self.purchase} needs a reservation, got none; add it, or buy on_demand")
+        if self.availability_zone is not None:
+            raise ValueError(
+                f"availability_zone: a reserved group is in its reservation's zone, got {self.availability_zone}; "
+                "remove it"
+            )
+        self._check_reservation(self.reservation)
+        return self
+
+    def _check_reservation(self, reservation: ReservationConfig) -> None:
+        if self.max_size > reservation.instance_count:
+            raise ValueError(
+                f"max_size: the reservation holds {reservation.instance_count} instances, got {self.max_size}; lower it"
+            )
+        if self.desired_size and not reservation.active:
+            raise ValueError(
+                f"desired_size: must be 0 while the reservation is not active, got {self.desired_size}; "
+                "set reservation.active: true once it has begun"
+            )
+        if self.purchase == "capacity_block" and (reservation.id is None or reservation.ends_at is None):
+            raise ValueError(
+                "reservation: a capacity block is named by id and has an end, got one without; add id and ends_at"
+            )
+
+    @property
+    def zone(self) -> str:
+        """The one availability zone its nodes start in."""
+        zone = self.reservation.availability_zone if self.reservation else self.availability_zone
+        assert zone is not None, "the model validator demands a zone"
+        return zone
+
+    @property
+    def instance(self) -> InstanceFacts:
+        """What its instance type is."""
+        return INSTANCES[self.instance_type]
+
+
+class StorageConfig(Model):
+    """The FSx for Lustre file system, in the GPU nodes' zone, and the S3 bucket behind it."""
+
+    capacity_gib: int = Field(4800, description="GiB: 1200, or a multiple of 2400.")
+    throughput_mbps_per_tib: Literal[125, 250, 500, 1000] = Field(250, description="MB/s for each TiB of capacity.")
+    compression: Literal["LZ4", "NONE"] = Field("LZ4", description="Compression of the data on disk.")
+    mount_path: str = Field("/fsx", pattern=r"^/[a-z0-9/_-]+$", description="Where pods find the file system.")
+    bucket: str | None = Field(
+        None, pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="Existing bucket to use in place of a new one."
+    )
+
+    @field_validator("capacity_gib")
+    @classmethod
+    def _capacity_is_a_size_that_fsx_sells(cls, value: int) -> int:
+        # https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/aws-resource-fsx-filesystem.html
+        if value != 1200 and (value < 1 or value % 2400):
+            larger = 1200 if value < 1200 else (value // 2400 + 1) * 2400
+            raise ValueError(f"must be 1200 or a multiple of 2400, got {value}; the next size up is {larger}")
+        return value
+
+
+class RegistryConfig(Model):
+    """The ECR repository of the trainer's image."""
+
+    images_to_keep: int = Field(20, gt=0, description="Newest images to keep.")
+
+
+class JobReference(Model):
+    """A job that the platform runs, where, and on how many nodes."""
+
+    job: str = Field(min_length=1, description="Name of a file in config/jobs, or a path from the platform file.")
+    node_group: Name = Field(description="Node group it runs on.")
+    nodes: int = Field(gt=0, description="Nodes, each with one worker replica that takes all GPUs.")
+
+
+class PlatformConfig(Model):
+    """A platform on AWS: everything that the stacks and charts are made from."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{1,30}[a-z0-9]$")] = Field(
+        description="Name of the platform: the cluster's name, and the first part of every stack's."
+    )
+    account: str = Field(pattern=r"^\d{12}$", description="AWS account, 12 digits in quotes.")
+    region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="AWS region.")
+    availability_zones: tuple[AvailabilityZone, ...] = Field(
+        strict=False, min_length=2, max_length=4, description="Zones of the VPC."
+    )
+    kubernetes_version: KubernetesVersion = Field("1.36", description="Version of the cluster and its nodes.")
+    teardown: Literal["retain", "delete"] = Field(
+        description="Whether the bucket with data and checkpoints outlives a destroy. Everything else goes."
+    )
+    tags: dict[str, str] = Field(default={}, description="Tags for cost allocation. Changing them replaces no node.")
+    network: NetworkConfig = Field(default=NetworkConfig(), description="The VPC.")
+    cluster: ClusterConfig = Field(default=ClusterConfig(), description="The EKS cluster.")
+    node_groups: tuple[NodeGroupConfig, ...] = Field(strict=False, min_length=1, description="Groups of GPU nodes.")
+    storage: StorageConfig = Field(default=StorageConfig(), description="Shared file system and bucket.")
+    registry: RegistryConfig = Field(default=RegistryConfig(), description="Image repository.")
+    jobs: tuple[JobReference, ...] = Field((), strict=False, description="Training jobs, each a manifest of its own.")
+
+    @model_validator(mode="after")
+    def _zones_and_groups_agree(self) -> Self:
+        for zone in self.availability_zones:
+            if zone[:-1] != self.region:
+                raise ValueError(
+                    f"availability_zones: must lie in region {self.region}, got {zone}; change one of the two"
+                )
+        _refuse_twice("availability_zones", self.availability_zones)
+        _refuse_twice("node_groups", [group.name for group in self.node_groups])
+        zones = {group.name: group.zone for group in self.node_groups}
+        for name, zone in zones.items():
+            if zone not in self.availability_zones:
+                raise ValueError(
+                    f"node_groups: {name} is in {zone}, which is not one of availability_zones "
+                    f"{', '.join(self.availability_zones)}; add the zone to them"
+                )
+        if len(set(zones.values())) > 1:
+            places = ", ".join(f"{name} in {zone}" for name, zone in zones.items())
+            raise ValueError(
+                f"node_groups: all must be in one zone, that of the file system they share, got {places}; "
+                "use one platform for each zone"
+            )
+        return self
+
+    @property
+    def gpu_zone(self) -> str:
+        """The availability zone of every GPU node and of the file system."""
+        return self.node_groups[0].zone
+
+    def node_group(self, name: str) -> NodeGroupConfig | None:
+        """The group of that name, if there is one."""
+        return next((group for group in self.node_groups if group.name == name), None)
+
+    def place(self, name: str, job: JobConfig, reference: JobReference) -> TrainingJob:
+        """A job on one of this platform's node groups.
+
+        Raises:
+            ConfigError: no such group, or a group with fewer nodes.
+        """
+        group = self.node_group(reference.node_group)
+        if group is None:
+            known = ", ".join(group.name for group in self.node_groups)
+            raise ConfigError(
+                f"node_group: must be one of {known}, got {reference.node_group}; rename it or add the group"
+            )
+        if reference.nodes > group.max_size:
+            raise ConfigError(
+                f"nodes: must not exceed max_size {group.max_size} of node group {group.name}, got {reference.nodes}; "
+                "lower it, or enlarge the group and its reservation"
+            )
+        facts = group.instance
+        return TrainingJob(
+            name=name,
+            node_group=group.name,
+            instance=facts,
+            nodes=reference.nodes,
+            processes_per_node=facts.gpus_per_node,
+            rendezvous=job.rendezvous,
+            image=job.image,
+            trainer=job.trainer_on(
+                name=name,
+                mount_path=self.storage.mount_path,
+                device="cuda",
+                peak_tflops_per_gpu=float(facts.peak_bf16_tflops_per_gpu),
+            ),
+        )
+
+
+def _refuse_twice(field: str, values: Sequence[str]) -> None:
+    if repeated := [value for value in values if values.count(value) > 1]:
+        raise ValueError(f"{field}: each must be named once, got {repeated[0]} twice; remove or rename one")
