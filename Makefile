@@ -1,22 +1,81 @@
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
+
 PYTHON ?= python3
 VENV := .venv
 UV_VERSION := 0.13.9
+READY := $(VENV)/.synced node_modules/.synced
 
-# The environment's own Node comes first, so that no Node on the machine is needed or used.
+# The environment brings its own Node; what is on the machine is neither needed nor used.
 export PATH := $(CURDIR)/$(VENV)/bin:$(CURDIR)/node_modules/.bin:$(PATH)
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+
+.PHONY: help
+help:  ## Print every target
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(READY)  ## Make .venv and node_modules; every other target does it by itself
+
+.PHONY: demo
+demo: $(READY)  ## Synthesize everything, then train on this machine, lose a worker, resume
+	@python -m operations.demo
+
+.PHONY: synth
+synth: $(READY)  ## Write cdk.out/ and dist/ for CONFIG=config/platforms/NAME.yaml
+	@python -m operations.synth --config "$(CONFIG)"
+
+.PHONY: test
+test: $(READY)  ## Run every test
+	@python -m pytest -q $(PYTEST_FLAGS)
+
+.PHONY: check
+check: $(READY)  ## Check format, lint and types
+	@ruff format --check .
+	@ruff check .
+	@mypy
+
+.PHONY: format
+format: $(READY)  ## Format the code and mend what the linter can
+	@ruff check --fix-only --quiet .
+	@ruff format --quiet .
+
+.PHONY: snapshots
+snapshots: $(READY)  ## Accept the synthesized output as it is now; read the diff before you commit it
+	@python -m pytest -q --snapshot-update tests/stacks tests/charts
+
+.PHONY: schemas
+schemas: $(READY)  ## Write config/schemas/ for editors
+	@python -m config.schemas
+
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
+
+.PHONY: lock
+lock: $(VENV)/bin/uv  ## Resolve pyproject.toml's dependency groups into the requirements files
+	@$(LOCK) --group synth --output-file requirements.txt
+	@$(LOCK) --group trainer --output-file trainer/requirements.txt
+	@$(LOCK) --group dev --output-file requirements-dev.txt
+
+.PHONY: clean
+clean:  ## Remove what was built, and keep the environment
+	@rm -rf build cdk.out dist .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/bin/uv:
-	@echo "set-up: creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "Python 3.11 or newer is needed, and $(PYTHON) is $$($(PYTHON) --version); name another with PYTHON=…"; exit 2; }
+	  || { echo "Python 3.11 or newer is needed and $(PYTHON) is older; name another with PYTHON=…" >&2; exit 2; }
+	@echo "set-up: making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet uv==$(UV_VERSION)
+	@python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 # Byte-compiled, or synth takes three times as long and every worker starts six seconds later.
 $(VENV)/.synced: requirements-dev.txt $(VENV)/bin/uv
-	@echo "set-up: installing the pinned Python packages"
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) uv pip sync --quiet --require-hashes --compile-bytecode requirements-dev.txt
+	@echo "set-up: installing the pinned Python packages, once (about a minute)"
+	@uv pip install --quiet --require-hashes --compile-bytecode --requirement requirements-dev.txt
+	@touch $@
+
+node_modules/.synced: package-lock.json $(VENV)/.synced
+	@echo "set-up: installing the pinned CDK and cdk8s command-line tools, once"
+	@npm ci --no-audit --no-fund --silent
 	@touch $@
