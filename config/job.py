@@ -108,7 +108,7 @@ class TrainingJob:
         gpu_gib = self.instance.gpu_memory_mib / 1024
         if needed_gib > gpu_gib:
             raise ConfigError(
-                f"nodes: the state of {trainer.model_parameters:,} parameters takes {needed_gib:.0f} GiB a GPU when "
-                f"{sharing_ranks} ranks share it, and a {self.instance.gpu} has {gpu_gib:.0f}; got {self.nodes} nodes "
-                f"with {trainer.strategy}; use more nodes, a larger shard group or a larger GPU"
+                f"nodes: the state of {trainer.model_parameters:,} parameters takes {needed_gib:.0f} GiB on each "
+                f"GPU of a shard group of {sharing_ranks}, and a {self.instance.gpu} has {gpu_gib:.0f}; "
+                f"got {self.nodes} nodes with {trainer.strategy}; use more nodes, a larger shard group or a larger GPU"
             )

@@ -8,10 +8,15 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from config.job import JobConfig
+from config.local import LocalConfig
 from config.platform import PlatformConfig
 
 FOLDER = Path(__file__).parent / "schemas"
-SCHEMAS: dict[str, type[BaseModel]] = {"platform.schema.json": PlatformConfig, "job.schema.json": JobConfig}
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "platform.schema.json": PlatformConfig,
+    "local.schema.json": LocalConfig,
+    "job.schema.json": JobConfig,
+}
 
 
 def rendered() -> dict[str, str]:
