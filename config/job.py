@@ -103,7 +103,7 @@ class TrainingJob:
         axes = mesh_axes(trainer.strategy, world_size=self.world_size, shard_group_size=trainer.shard_group_size)
         if self.instance is None:
             return
-        sharing_ranks = axes.get("dp_shard", 1)
+        sharing_ranks = axes["dp_shard"]
         needed_gib = trainer.model_parameters * STATE_BYTES_PER_PARAMETER / sharing_ranks / 2**30
         gpu_gib = self.instance.gpu_memory_mib / 1024
         if needed_gib > gpu_gib:

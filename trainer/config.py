@@ -43,9 +43,7 @@ class TrainerConfig(Model):
     run: str = Field(
         "run", pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", description="Folder below `runs` for what this run writes."
     )
-    device: Device = Field(
-        "cuda", description="`cuda` uses NCCL, `cpu` uses gloo. Neither replaces the other."
-    )
+    device: Device = Field("cuda", description="`cuda` uses NCCL, `cpu` uses gloo. Neither replaces the other.")
     peak_tflops_per_gpu: float | None = Field(
         None, gt=0, description="Dense bf16 peak of one GPU, the denominator of MFU. Without it no MFU is reported."
     )

@@ -39,7 +39,7 @@ def mesh_axes(strategy: Strategy, *, world_size: int, shard_group_size: int | No
         case "FULL_SHARD" | "SHARD_GRAD_OP":
             return {"dp_shard": world_size}
         case "NO_SHARD":
-            return {"dp_replicate": world_size}
+            return {"dp_replicate": world_size, "dp_shard": 1}
         case "HYBRID_SHARD":
             assert shard_group_size is not None, "TrainerConfig refuses HYBRID_SHARD without a shard group"
             groups, remainder = divmod(world_size, shard_group_size)
