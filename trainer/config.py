@@ -48,6 +48,10 @@ class TrainerConfig(Model):
         None, gt=0, description="Dense bf16 peak of one GPU, the denominator of MFU. Without it no MFU is reported."
     )
 
+    metrics_port: int | None = Field(
+        None, ge=1024, le=65535, description="Port where local rank 0 serves Prometheus metrics; null serves none."
+    )
+
     model: str = Field(description="Folder with Hugging Face's config.json, tokenizer.json and safetensors files.")
     model_parameters: int = Field(
         gt=0, description="Parameters the model has. A model of another size is refused at start."

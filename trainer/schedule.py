@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import assert_never
 
-from trainer.config import ConfigError, Strategy
+from trainer.config import ConfigError, Strategy, TrainerConfig
 
 
 def gradient_accumulation_steps(*, global_batch_size: int, micro_batch_size: int, world_size: int) -> int:
@@ -52,3 +53,41 @@ def mesh_axes(strategy: Strategy, *, world_size: int, shard_group_size: int | No
             return {"dp_replicate": groups, "dp_shard": shard_group_size}
         case _:
             assert_never(strategy)
+
+
+def total_steps(config: TrainerConfig, *, rows: int) -> int:
+    """Optimizer steps of the run.
+
+    Args:
+        config: the run.
+        rows: sequences in the training data.
+
+    Raises:
+        ConfigError: the data does not fill one step.
+    """
+    if rows < config.global_batch_size:
+        raise ConfigError(
+            f"data: must hold at least global_batch_size {config.global_batch_size} sequences of "
+            f"{config.sequence_length} tokens, got {rows}; add data or lower global_batch_size"
+        )
+    if config.steps is not None:
+        return config.steps
+    assert config.epochs is not None, "TrainerConfig demands one of the two"
+    return config.epochs * rows // config.global_batch_size
+
+
+def learning_rate(config: TrainerConfig, *, step: int, total: int) -> float:
+    """The learning rate of step `step`, counted from 0, in a run of `total` steps."""
+    peak, floor = config.learning_rate, config.learning_rate * config.final_learning_rate_fraction
+    if step < config.warmup_steps:
+        return peak * (step + 1) / config.warmup_steps
+    progress = (step - config.warmup_steps) / max(1, total - config.warmup_steps)
+    match config.decay:
+        case "constant":
+            return peak
+        case "linear":
+            return peak + (floor - peak) * progress
+        case "cosine":
+            return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+        case _:
+            assert_never(config.decay)

@@ -1,0 +1,180 @@
+"""Sharded checkpoints that are whole or absent: written beside training, committed by a rename, resumed exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+from torch.optim import Optimizer
+
+from trainer.config import ConfigError, TrainerConfig
+from trainer.model import Llama
+from trainer.ranks import Ranks
+
+PREFIX = "step-"
+PARTIAL = ".partial"
+RUN_FILE = "run.json"
+
+# What a run is about. With another value, the steps already taken would belong to another run.
+IDENTITY = (
+    "model",
+    "model_parameters",
+    "initial_weights",
+    "data",
+    "data_format",
+    "sequence_length",
+    "global_batch_size",
+    "seed",
+)
+
+
+class Checkpoints:
+    """The checkpoints of one run, in `folder`: `step-00000100` and so on, at most one being written."""
+
+    def __init__(self, folder: Path, config: TrainerConfig, ranks: Ranks) -> None:
+        self.folder = folder
+        self.config = config
+        self.ranks = ranks
+        # Its collectives run on a thread beside training's and must not meet them on one group.
+        self._group = dist.new_group(backend="gloo")
+        self._writing: tuple[int, Future[Any]] | None = None
+
+    def newest(self) -> int | None:
+        """The step of the newest whole checkpoint, the same on every rank.
+
+        Raises:
+            ConfigError: it cannot be read, or it is of a run with other options.
+        """
+        found: list[Any] = [None]
+        if self.ranks.rank == 0:
+            steps = committed_steps(self.folder)
+            found = [max(steps) if steps else None]
+        dist.broadcast_object_list(found, src=0, group=self.ranks.control)
+        step: int | None = found[0]
+        if step is not None:
+            self._check(self._path(step))
+        return step
+
+    def _check(self, path: Path) -> None:
+        try:
+            saved = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
+            (path / ".metadata").stat()
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{path}: cannot be read ({error}); restore it, or move it away to resume from the checkpoint before it"
+            ) from None
+        now = self.config.model_dump(mode="json")
+        for name in IDENTITY:
+            if saved.get(name) != now[name]:
+                raise ConfigError(
+                    f"{name}: a resumed run must keep {saved.get(name)!r}, got {now[name]!r}; "
+                    f"set it back, or give this training another `run` than {self.config.run}"
+                )
+
+    def load(self, step: int, model: Llama, optimizer: Optimizer) -> None:
+        """Read weights and moments into the shards of `model` and `optimizer`, whatever world size wrote them."""
+        state = _state(model, optimizer, step)
+        load(state, checkpoint_id=self._path(step), process_group=self._group)
+
+    def start_saving(self, step: int, model: Llama, optimizer: Optimizer) -> float:
+        """Copy the state and write it beside training; first wait for the write before it, if that still runs.
+
+        Returns:
+            Seconds that training stood still.
+        """
+        began = time.perf_counter()
+        self.finish()
+        partial = self._prepared(step)
+        written = async_save(_state(model, optimizer, step), checkpoint_id=partial, process_group=self._group)
+        assert isinstance(written, Future)
+        self._writing = (step, written)
+        return time.perf_counter() - began
+
+    def poll(self) -> None:
+        """Commit what has been written. Called every step, for a checkpoint counts only once it is committed."""
+        if self._writing is not None and self._writing[1].done():
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until what is being written is committed."""
+        if self._writing is None:
+            return
+        step, written = self._writing
+        self._writing = None
+        written.result()
+        self._commit(step)
+
+    def save(self, step: int, model: Llama, optimizer: Optimizer) -> float:
+        """Write the state and commit it before returning.
+
+        Returns:
+            Seconds that it took.
+        """
+        began = time.perf_counter()
+        self.finish()
+        if step not in committed_steps(self.folder):
+            partial = self._prepared(step)
+            save(_state(model, optimizer, step), checkpoint_id=partial, process_group=self._group)
+            self._commit(step)
+        dist.barrier(group=self.ranks.control)
+        return time.perf_counter() - began
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"{PREFIX}{step:08}"
+
+    def _prepared(self, step: int) -> Path:
+        """An empty folder under the name of an unfinished checkpoint."""
+        partial = self._path(step).with_suffix(PARTIAL)
+        if self.ranks.rank == 0:
+            for torn in self.folder.glob(f"{PREFIX}*{PARTIAL}"):
+                shutil.rmtree(torn)
+            partial.mkdir(parents=True)
+            (partial / RUN_FILE).write_text(self.config.model_dump_json(indent=2), encoding="utf-8")
+        dist.barrier(group=self.ranks.control)
+        return partial
+
+    def _commit(self, step: int) -> None:
+        """Rank 0 coordinates the write: when its part is done, all ranks' files are in place, the metadata last."""
+        if self.ranks.rank != 0:
+            return
+        path = self._path(step)
+        path.with_suffix(PARTIAL).rename(path)
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        for old in sorted(committed_steps(self.folder))[: -self.config.checkpoints_to_keep]:
+            shutil.rmtree(self._path(old))
+
+
+def committed_steps(folder: Path) -> set[int]:
+    """The steps of the whole checkpoints in a folder."""
+    return {int(path.name.removeprefix(PREFIX)) for path in folder.glob(f"{PREFIX}{'[0-9]' * 8}")}
+
+
+def _state(model: Llama, optimizer: Optimizer, step: int) -> dict[str, Tensor]:
+    """Weights and AdamW's moments by name, each this rank's shard. Moments that do not exist yet begin at zero.
+
+    torch's own `get_optimizer_state_dict` would take a step to make them, and so change a fresh run.
+    """
+    state: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        moments = optimizer.state[parameter]
+        if not moments:
+            moments["exp_avg"] = torch.zeros_like(parameter)
+            moments["exp_avg_sq"] = torch.zeros_like(parameter)
+        # Every parameter has taken every step, so AdamW's count is the run's.
+        moments["step"] = torch.tensor(float(step), dtype=torch.float32, device=parameter.device)
+        state[f"model.{name}"] = parameter.detach()
+        state[f"exp_avg.{name}"] = moments["exp_avg"]
+        state[f"exp_avg_sq.{name}"] = moments["exp_avg_sq"]
+    return state
