@@ -31,7 +31,7 @@ class JobConfig(Model):
     @field_validator("trainer")
     @classmethod
     def _platform_options_are_left_to_the_platform(cls, value: TrainerConfig) -> TrainerConfig:
-        if given := {"shared_dir", "device", "peak_tflops_per_gpu"} & value.model_fields_set:
+        if given := {"shared_dir", "device", "peak_tflops_per_gpu", "metrics_port"} & value.model_fields_set:
             name = sorted(given)[0]
             raise ValueError(f"{name} follows from the platform, got {getattr(value, name)!r}; remove it from the job")
         return value
@@ -56,7 +56,13 @@ class JobConfig(Model):
         return validate(cls, read_yaml(path), source=str(path))
 
     def trainer_on(
-        self, *, name: str, mount_path: str, device: Device, peak_tflops_per_gpu: float | None
+        self,
+        *,
+        name: str,
+        mount_path: str,
+        device: Device,
+        peak_tflops_per_gpu: float | None,
+        metrics_port: int | None,
     ) -> TrainerConfig:
         """The trainer's options, completed with what only the platform knows. The run is the job's unless it says."""
         run = self.trainer.run if "run" in self.trainer.model_fields_set else name
@@ -66,6 +72,7 @@ class JobConfig(Model):
                 "run": run,
                 "device": device,
                 "peak_tflops_per_gpu": peak_tflops_per_gpu,
+                "metrics_port": metrics_port,
             }
         )
 

@@ -44,6 +44,11 @@ class LocalConfig(Model):
             rendezvous=job.rendezvous,
             image=job.image,
             trainer=job.trainer_on(
-                name=name, mount_path=self.storage.mount_path, device="cpu", peak_tflops_per_gpu=None
+                name=name,
+                mount_path=self.storage.mount_path,
+                device="cpu",
+                peak_tflops_per_gpu=None,
+                # Workers of one machine would want the same port.
+                metrics_port=None,
             ),
         )

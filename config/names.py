@@ -29,6 +29,9 @@ GPU_RESOURCE = "nvidia.com/gpu"
 EFA_RESOURCE = "vpc.amazonaws.com/efa"
 
 CLAIM = "shared"
+METRICS_PORT = 9464  # where local rank 0 of a worker serves its gauges
 TRAINER_SERVICE_ACCOUNT = "trainer"
 HUGGING_FACE_SECRET = "hugging-face"  # noqa: S105, the name of a Secret, not its value
+# On objects made from sample outputs, which name no file system of yours.
+SAMPLE_ANNOTATION = f"{LABEL_PREFIX}/sample-outputs"
 PLATFORM_TAG = "platform"

@@ -11,6 +11,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from config.instances import INSTANCES, REFUSED_INSTANCES, InstanceFacts
 from config.job import NAME_PATTERN, JobConfig, TrainingJob
+from config.names import METRICS_PORT
 from config.sizing import InterfaceLayout
 from trainer.config import ConfigError, Model
 
@@ -309,6 +310,7 @@ class PlatformConfig(Model):
                 mount_path=self.storage.mount_path,
                 device="cuda",
                 peak_tflops_per_gpu=float(facts.peak_bf16_tflops_per_gpu),
+                metrics_port=METRICS_PORT,
             ),
         )
 

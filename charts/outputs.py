@@ -1,0 +1,58 @@
+"""PlatformOutputs: what only a deployed platform knows. The one thing that crosses from stacks/ to charts/."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Self
+
+from trainer.config import ConfigError
+
+SAMPLE_STACK = "sample"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformOutputs:
+    """Values that CloudFormation assigned. A sample has the form of real ones and must never be applied."""
+
+    file_system_id: str
+    file_system_dns_name: str
+    file_system_mount_name: str
+    trainer_image_uri: str
+    is_sample: bool
+
+    @classmethod
+    def load(cls, path: Path, platform: str) -> Self:
+        """The outputs of `platform` in the file that `cdk deploy` wrote.
+
+        Raises:
+            ConfigError: there is no such file, it is of another platform, or a value is missing.
+        """
+        try:
+            stacks: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(
+                f"{path}: no such file; run `npx cdk deploy --all -c config=PATH`, which writes it, "
+                "or look at a sample's manifests by `python -m charts --outputs charts/sample_outputs.json`"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{path}: must be what cdk deploy wrote, got something unreadable ({error}); deploy again"
+            ) from None
+        is_sample = set(stacks) == {SAMPLE_STACK}
+        strangers = [stack for stack in stacks if not is_sample and not stack.startswith(f"{platform}-")]
+        if strangers:
+            raise ConfigError(
+                f"{path}: must hold the outputs of {platform} alone, got those of {strangers[0]}; "
+                f"run `npx cdk deploy --all` for {platform}"
+            )
+        found = {key: value for outputs in stacks.values() for key, value in outputs.items()}
+        names = {f.name: f.name.replace("_", " ").title().replace(" ", "") for f in fields(cls) if f.type == "str"}
+        missing = sorted(set(names.values()) - found.keys())
+        if missing:
+            raise ConfigError(
+                f"{path}: {', '.join(missing)} is missing, since the last deployment wrote only some stacks; "
+                "run `npx cdk deploy --all` again"
+            )
+        return cls(**{field: found[key] for field, key in names.items()}, is_sample=is_sample)

@@ -1,0 +1,269 @@
+"""A training job: its options in a ConfigMap, and the PyTorchJob whose workers run the trainer under torchrun."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import cdk8s
+import yaml
+from cdk8s_plus_28 import k8s
+from constructs import Construct
+
+from charts.custom_object import custom_object
+from config.job import TrainingJob
+from config.names import (
+    CLAIM,
+    EFA_RESOURCE,
+    GPU_RESOURCE,
+    GPU_TAINT,
+    HUGGING_FACE_SECRET,
+    NODE_GROUP_LABEL,
+    TRAINER_SERVICE_ACCOUNT,
+)
+from config.sizing import worker_resources
+
+Object = dict[str, Any]
+
+CONFIG_FOLDER = "/etc/trainer"
+RUN_ID_FOLDER = "/var/run/rendezvous"
+SCRATCH_FOLDER = "/scratch"
+TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105, where a token is mounted, not one
+
+# torchrun kills its workers 30 s after SIGTERM, and they save in that time; the rest is for torchrun itself.
+TERMINATION_GRACE_SECONDS = 60
+
+# An outage of etcd restarts every agent once or more, and the operator fails a job whose restarts, summed over its
+# running pods, reach the limit.
+RESTARTS_PER_NODE = 10
+
+# The name since plugin 1.12: https://github.com/aws/aws-ofi-nccl/blob/master/src/nccl_ofi_interface_nvidia.cpp
+# Pinned, NCCL stops where the plugin is missing, and does not fall back to TCP.
+NCCL_NET = "Libfabric"
+# Loopback, container bridges, and EKS's pod-identity link lead to no other node.
+NCCL_SOCKET_IFNAME = "^lo,docker,veth,eni,pod-id-link0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EtcdAddress:
+    """Where etcd answers."""
+
+    host: str
+    port: int
+
+
+class PyTorchJobChart(cdk8s.Chart):
+    """One training job, that can be applied, finish, be deleted and be applied again."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        job: TrainingJob,
+        namespace: str,
+        image: str,
+        etcd: EtcdAddress,
+        annotations: dict[str, str],
+    ) -> None:
+        super().__init__(scope, id_, namespace=namespace)
+        options = yaml.safe_dump(job.trainer.model_dump(mode="json"), sort_keys=False)
+        k8s.KubeConfigMap(
+            self,
+            "Options",
+            metadata=k8s.ObjectMeta(name=f"{job.name}-options"),
+            data={"config.yaml": options},
+        )
+        # A drain waits for the job instead of taking a worker from it.
+        k8s.KubePodDisruptionBudget(
+            self,
+            "Budget",
+            metadata=k8s.ObjectMeta(name=job.name),
+            spec=k8s.PodDisruptionBudgetSpec(
+                max_unavailable=k8s.IntOrString.from_number(0),
+                selector=k8s.LabelSelector(match_labels={"training.kubeflow.org/job-name": job.name}),
+            ),
+        )
+        custom_object(
+            self,
+            "Job",
+            {
+                "apiVersion": "kubeflow.org/v1",
+                "kind": "PyTorchJob",
+                "metadata": {"name": job.name, "namespace": namespace, "annotations": annotations},
+                "spec": job_spec(job, image=job.image or image, etcd=etcd, options=options),
+            },
+        )
+
+
+def job_spec(job: TrainingJob, *, image: str, etcd: EtcdAddress, options: str) -> Object:
+    """The `spec` of a PyTorchJob."""
+    # A ConfigMap's text is mounted, not part of the pod; its hash makes a changed option a changed job.
+    identity = json.dumps([job.name, job.nodes, image, options]).encode()
+    rendezvous_id = f"{job.name}-{hashlib.sha256(identity).hexdigest()[:8]}"
+    restarts = RESTARTS_PER_NODE * job.nodes
+    pod = pod_template(job, image=image, rendezvous_id=rendezvous_id)
+    spec: Object = {
+        "nprocPerNode": str(job.processes_per_node),
+        "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": restarts},
+        "pytorchReplicaSpecs": {"Worker": _replicas(job.nodes, pod)},
+    }
+    elastic = {
+        "minReplicas": job.nodes,
+        "maxReplicas": job.nodes,
+        "maxRestarts": restarts,
+        "rdzvId": rendezvous_id,
+    }
+    match job.rendezvous:
+        case "etcd":
+            # `etcd-v2`: the state of torch's older `etcd` backend expires after two hours, and with it every rejoin.
+            place = {"rdzvBackend": "etcd-v2", "rdzvHost": etcd.host, "rdzvPort": etcd.port}
+            spec["elasticPolicy"] = elastic | place
+        case "c10d":
+            spec["elasticPolicy"] = elastic | {"rdzvBackend": "c10d"}
+        case "static":
+            replicas = {"Master": _replicas(1, pod)}
+            if job.nodes > 1:
+                replicas["Worker"] = _replicas(job.nodes - 1, pod)
+            spec["pytorchReplicaSpecs"] = replicas
+        case _:
+            assert_never(job.rendezvous)
+    return spec
+
+
+def _replicas(count: int, pod: Object) -> Object:
+    return {"replicas": count, "restartPolicy": "OnFailure", "template": pod}
+
+
+def pod_template(job: TrainingJob, *, image: str, rendezvous_id: str) -> Object:
+    """The pod of one worker replica, which fills its node."""
+    resources = _resources(job)
+    locked: Object = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    # torchrun must be the first process: with a shell before it, a lost agent's seat expires after 19 s instead of 6.
+    command = (
+        f'exec torchrun --rdzv-id="{rendezvous_id}-$(cat {RUN_ID_FOLDER}/uid)" '
+        f"-m trainer --config {CONFIG_FOLDER}/config.yaml"
+    )
+    pod: Object = {
+        "serviceAccountName": TRAINER_SERVICE_ACCOUNT,
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": TERMINATION_GRACE_SECONDS,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "initContainers": [
+            {
+                "name": "run-id",
+                "image": image,
+                "command": ["python", "-m", "trainer.run_id", f"{RUN_ID_FOLDER}/uid"],
+                "resources": _both({"cpu": "1", "memory": "512Mi"}),
+                "securityContext": locked,
+                "volumeMounts": [
+                    {"name": "run-id", "mountPath": RUN_ID_FOLDER},
+                    {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True},
+                ],
+            }
+        ],
+        "containers": [
+            {
+                "name": "pytorch",
+                "image": image,
+                "command": ["/bin/sh", "-c", command],
+                "env": _environment(job),
+                "resources": _both(resources),
+                "securityContext": locked,
+                "ports": _ports(job),
+                "volumeMounts": [
+                    {"name": "options", "mountPath": CONFIG_FOLDER, "readOnly": True},
+                    {"name": "run-id", "mountPath": RUN_ID_FOLDER, "readOnly": True},
+                    {"name": "shared", "mountPath": job.trainer.shared_dir},
+                    {"name": "scratch", "mountPath": SCRATCH_FOLDER},
+                    {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108, what NCCL and data loaders share
+                ],
+            }
+        ],
+        "volumes": [
+            {"name": "options", "configMap": {"name": f"{job.name}-options"}},
+            {"name": "run-id", "emptyDir": {"sizeLimit": "1Mi"}},
+            {"name": "token", "projected": {"sources": _token_sources()}},
+            {"name": "shared", "persistentVolumeClaim": {"claimName": CLAIM}},
+            # On the node's NVMe disks, where the kubelet keeps its folders.
+            {"name": "scratch", "emptyDir": {}},
+            # Counts as memory of the pod, and goes with it.
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Gi" if job.instance else "1Gi"}},
+        ],
+    }
+    if job.instance is not None:
+        pod["nodeSelector"] = {NODE_GROUP_LABEL: job.node_group}
+        # The lasting taint alone: a worker that tolerated FSx's start-up taint would mount before its node can.
+        pod["tolerations"] = [{"key": GPU_TAINT, "operator": "Exists", "effect": "NoSchedule"}]
+        pod["affinity"] = _near_one_another(job)
+    return {"spec": pod}
+
+
+def _ports(job: TrainingJob) -> list[Object]:
+    port = job.trainer.metrics_port
+    return [] if port is None else [{"name": "metrics", "containerPort": port}]
+
+
+def _both(quantities: dict[str, str]) -> Object:
+    """Requests and limits alike, as extended resources and hugepages demand."""
+    return {"requests": quantities, "limits": quantities}
+
+
+def _resources(job: TrainingJob) -> dict[str, str]:
+    if job.instance is None:
+        return {"cpu": "1", "memory": "2Gi"}
+    worker = worker_resources(job.instance)
+    return {
+        "cpu": str(worker.cpus),
+        "memory": f"{worker.memory_mib}Mi",
+        "hugepages-2Mi": f"{worker.hugepages_mib}Mi",
+        GPU_RESOURCE: str(worker.gpus),
+        EFA_RESOURCE: str(worker.efa_interfaces),
+    }
+
+
+def _environment(job: TrainingJob) -> list[Object]:
+    threads = 1 if job.instance is None else max(1, worker_resources(job.instance).cpus // job.processes_per_node)
+    values = {
+        # Without it, a replaced node waits for an address that the others do not publish again (torch 2.13).
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": str(threads),
+    }
+    if job.instance is not None:
+        values |= {
+            "NCCL_DEBUG": "INFO",
+            "NCCL_NET": NCCL_NET,
+            "NCCL_SOCKET_IFNAME": NCCL_SOCKET_IFNAME,
+            # Forked data loaders run out of huge pages: https://github.com/aws/aws-ofi-nccl/pull/292
+            "FI_EFA_USE_HUGE_PAGE": "0",
+        }
+    token = {"secretKeyRef": {"name": HUGGING_FACE_SECRET, "key": "token", "optional": True}}
+    return [
+        *({"name": name, "value": value} for name, value in values.items()),
+        {"name": "HF_TOKEN", "valueFrom": token},
+    ]
+
+
+def _token_sources() -> list[Object]:
+    """What a mounted service-account token consists of."""
+    return [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+    ]
+
+
+def _near_one_another(job: TrainingJob) -> Object:
+    """Prefer nodes under one switch; a higher layer is closer.
+
+    https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html
+    """
+    term = {
+        "labelSelector": {"matchLabels": {"training.kubeflow.org/job-name": job.name}},
+        "topologyKey": "topology.k8s.aws/network-node-layer-3",
+    }
+    return {
+        "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
+    }
