@@ -12,12 +12,16 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from config.instances import INSTANCES, REFUSED_INSTANCES, InstanceFacts
 from config.job import NAME_PATTERN, JobConfig, TrainingJob
 from config.names import METRICS_PORT
-from config.sizing import InterfaceLayout
+from config.sizing import InterfaceLayout, addresses_per_node, subnet_prefixes, usable_addresses
 from trainer.config import ConfigError, Model
 
 # The standard-support versions that aws-cdk-lib 2.275 and kubernetes-validate 1.37 both know.
 KubernetesVersion = Literal["1.33", "1.34", "1.35", "1.36"]
 Purchase = Literal["on_demand", "capacity_reservation", "capacity_block"]
+# The address plan of the VPC holds this many.
+MAX_ZONES = 4
+# Addresses of the GPU nodes' subnet that others take: the control plane, endpoints, system nodes and file servers.
+OTHER_ADDRESSES = 100
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 AvailabilityZone = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d[a-z]$")]
 RoleOrUserArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(role|user)/.+$")]
@@ -232,7 +236,7 @@ class PlatformConfig(Model):
     account: str = Field(pattern=r"^\d{12}$", description="AWS account, 12 digits in quotes.")
     region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="AWS region.")
     availability_zones: tuple[AvailabilityZone, ...] = Field(
-        strict=False, min_length=2, max_length=4, description="Zones of the VPC."
+        strict=False, min_length=2, max_length=MAX_ZONES, description="Zones of the VPC."
     )
     kubernetes_version: KubernetesVersion = Field("1.36", description="Version of the cluster and its nodes.")
     teardown: Literal["retain", "delete"] = Field(
@@ -268,7 +272,19 @@ class PlatformConfig(Model):
                 f"node_groups: all must be in one zone, that of the file system they share, got {places}; "
                 "use one platform for each zone"
             )
+        self._check_addresses()
         return self
+
+    def _check_addresses(self) -> None:
+        needed = OTHER_ADDRESSES + sum(
+            group.max_size * addresses_per_node(group.instance, group.interface_layout) for group in self.node_groups
+        )
+        private = subnet_prefixes(self.network.cidr).private
+        if needed > usable_addresses(private):
+            raise ValueError(
+                f"network.cidr: its subnets are /{private}, which hold {usable_addresses(private)} addresses, and all "
+                f"nodes at max_size take {needed}, got {self.network.cidr}; widen the range or lower max_size"
+            )
 
     @property
     def gpu_zone(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,15 +46,49 @@ def network_interfaces(facts: InstanceFacts, layout: InterfaceLayout) -> list[Ne
     return [primary, *others]
 
 
+def _ip_interfaces_on_card_0(facts: InstanceFacts, layout: InterfaceLayout) -> int:
+    """Interfaces that the VPC CNI can use: it stays on card 0, where an EFA-only interface takes a place."""
+    taken = sum(i.network_card == 0 and i.type == "efa-only" for i in network_interfaces(facts, layout))
+    return facts.interfaces_per_card - taken
+
+
 def max_pods(facts: InstanceFacts, layout: InterfaceLayout) -> int:
     """Pods that the VPC CNI can address on a node, without prefix delegation.
 
     Only card 0 carries pod addresses, an EFA-only interface on it takes one interface away, and the first address of
     each belongs to the interface: https://github.com/aws/karpenter-provider-aws/blob/main/designs/efa-for-static-capacity.md
     """
-    efa_only_on_card_0 = sum(i.network_card == 0 and i.type == "efa-only" for i in network_interfaces(facts, layout))
-    interfaces = facts.interfaces_per_card - efa_only_on_card_0
-    return interfaces * (facts.addresses_per_interface - 1) + 2
+    return _ip_interfaces_on_card_0(facts, layout) * (facts.addresses_per_interface - 1) + 2
+
+
+def addresses_per_node(facts: InstanceFacts, layout: InterfaceLayout) -> int:
+    """Addresses that a node takes from its subnet: the interface that pods use, and one more that the CNI keeps warm.
+
+    https://github.com/aws/amazon-vpc-cni-k8s/blob/master/docs/eni-and-ip-target.md
+    """
+    return min(2, _ip_interfaces_on_card_0(facts, layout)) * facts.addresses_per_interface
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubnetPrefixes:
+    """Prefix lengths of the subnets that each zone of the VPC gets."""
+
+    public: int
+    private: int
+
+
+def subnet_prefixes(cidr: str) -> SubnetPrefixes:
+    """Subnets for up to four zones: half of the VPC to private ones, a 64th to public ones and their gateways."""
+    prefix = ipaddress.IPv4Network(cidr).prefixlen
+    return SubnetPrefixes(public=prefix + 8, private=prefix + 3)
+
+
+def usable_addresses(prefix: int) -> int:
+    """Addresses of a subnet, without the five that AWS keeps.
+
+    https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html
+    """
+    return int(2 ** (32 - prefix)) - 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,12 @@ from trainer.checkpoint import Checkpoints
 from trainer.config import TrainerConfig
 from trainer.data import Batch, Rows, open_rows
 from trainer.loss import IGNORED_LABEL
-from trainer.metrics import Metrics, Record, peak_memory_gib, perplexity
+from trainer.metrics import Metrics, peak_memory_gib, perplexity
 from trainer.model import Llama, ModelConfig
 from trainer.order import positions, row_at
 from trainer.parallel import build_mesh, build_model, describe
 from trainer.ranks import Ranks
+from trainer.records import Record
 from trainer.schedule import learning_rate, total_steps
 from trainer.weights import save_weights
 

@@ -15,8 +15,7 @@ from tqdm import tqdm
 
 from trainer.config import TrainerConfig
 from trainer.ranks import Ranks
-
-Record = dict[str, Any]
+from trainer.records import Record, read_records
 
 GAUGES = {
     "loss": ("trainer_loss", "Mean loss of the last step, nats a token."),
@@ -111,19 +110,6 @@ def step_line(record: Record, total_steps: int) -> str:
         f"lr {record['learning_rate']:.2e}  {record['tokens_per_second_per_gpu']:>8,.0f} tokens/s/GPU{mfu}  "
         f"memory {record['memory_gib']:5.2f} GiB"
     )
-
-
-def read_records(path: Path) -> list[Record]:
-    """Every whole record of a metrics file. A line torn by a kill is left out."""
-    records: list[Record] = []
-    if not path.is_file():
-        return records
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue
-    return records
 
 
 def peak_memory_gib(device: torch.device) -> float:

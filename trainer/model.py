@@ -271,7 +271,11 @@ class Llama(nn.Module):
         self.config = config
         self.model = Decoder(config)
         self.lm_head = Head(config)
-        if config.tie_word_embeddings:
+        self.tie()
+
+    def tie(self) -> None:
+        """Share the embedding with the head, if the model does. Giving a module its memory parts the two."""
+        if self.config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(self, tokens: Tensor, labels: Tensor | None = None, documents: Tensor | None = None) -> Tensor:

@@ -44,6 +44,7 @@ def build_model(config: TrainerConfig, mesh: DeviceMesh, device: torch.device) -
     model.model.recomputes_layers = config.activation_checkpointing == "full"
     shard(model, config, mesh)
     model.to_empty(device=device)
+    model.tie()
     with torch.no_grad():
         # to_empty leaves whatever was in memory; a mark that survives to the check below is a missing value.
         for parameter in model.parameters():

@@ -74,7 +74,7 @@ def write_english(shared_dir: Path, *, model: str, data: str, held_out: str) -> 
 
 
 def manual() -> list[str]:
-    """The paragraphs of Python's manual, each once: topics quote one another, and a repeat would leak into the split."""
+    """The paragraphs of Python's manual, each once: topics quote one another, and repeats would leak."""
     paragraphs = (
         paragraph.strip("\n")
         for topic in sorted(topics.topics)
