@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Literal, Self
@@ -11,7 +12,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from config.instances import INSTANCES, REFUSED_INSTANCES, InstanceFacts
 from config.job import NAME_PATTERN, JobConfig, TrainingJob
-from config.names import METRICS_PORT
+from config.names import METRICS_PORT, SYSTEM_NODE_GROUP
 from config.sizing import InterfaceLayout, addresses_per_node, subnet_prefixes, usable_addresses
 from trainer.config import ConfigError, Model
 
@@ -53,6 +54,17 @@ class SystemNodeGroupConfig(Model):
     instance_type: str = Field("m7i.xlarge", pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9]+$", description="EC2 instance type.")
     size: int = Field(2, ge=2, description="Nodes. Two, so that one can be replaced.")
 
+    @field_validator("instance_type")
+    @classmethod
+    def _instance_type_is_x86(cls, value: str) -> str:
+        # A g behind the generation is Graviton: https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
+        family = value.partition(".")[0]
+        if re.fullmatch(r"a1|[a-z]+\d+[a-z]*g[a-z]*", family):
+            raise ValueError(
+                "must be an x86 type, since the nodes start from an x86 image; choose one such as m7i.xlarge"
+            )
+        return value
+
 
 class ClusterConfig(Model):
     """The EKS control plane and who may use it."""
@@ -69,6 +81,13 @@ class ClusterConfig(Model):
     )
     system_node_group: SystemNodeGroupConfig = Field(default=SystemNodeGroupConfig(), description="Nodes without GPUs.")
     log_retention_days: Literal[7, 30, 90, 365] = Field(30, description="Days that control-plane logs are kept.")
+
+    @field_validator("admins")
+    @classmethod
+    def _admins_are_named_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if repeated := [arn for arn in value if value.count(arn) > 1]:
+            raise ValueError(f"each must be named once, got {repeated[0]} twice; remove one")
+        return value
 
     @field_validator("public_access_cidrs")
     @classmethod
@@ -127,6 +146,13 @@ class NodeGroupConfig(Model):
         min_length=1,
         description="Existing placement group. A reservation made inside one serves no other launch.",
     )
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_not_that_of_the_system_nodes(cls, value: str) -> str:
+        if value == SYSTEM_NODE_GROUP:
+            raise ValueError("is the name of the nodes without GPUs; choose another")
+        return value
 
     @field_validator("instance_type")
     @classmethod

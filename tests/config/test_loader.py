@@ -15,6 +15,8 @@ from trainer.config import ConfigError
 
 PLATFORMS = sorted((JOBS_FOLDER.parent / "platforms").glob("*.yaml"))
 BLOCK = JOBS_FOLDER.parent / "platforms" / "p5-capacity-block.yaml"
+RESERVATION = JOBS_FOLDER.parent / "platforms" / "p5-reservation.yaml"
+ADMIN = "arn:aws:iam::111122223333:role/platform-engineer"
 ON_DEMAND = JOBS_FOLDER.parent / "platforms" / "p5-4xlarge-on-demand.yaml"
 
 
@@ -83,6 +85,20 @@ def test_a_shipped_platform_keeps_data_at_teardown_unless_it_is_the_cheap_first_
         ),
         (BLOCK, "network", {"cidr": "10.0.0.1/16"}, "network.cidr: must be an IPv4 network such as 10.0.0.0/16"),
         (BLOCK, "network", {"cidr": "10.0.0.0/8"}, "network.cidr: must be a /16 to a /20"),
+        (
+            RESERVATION,
+            "network",
+            {"cidr": "10.0.0.0/20"},
+            "network.cidr: its subnets are /23, which hold 507 addresses",
+        ),
+        (BLOCK, "cluster.admins", [ADMIN, ADMIN], f"cluster.admins: each must be named once, got {ADMIN} twice"),
+        (
+            BLOCK,
+            "cluster.system_node_group",
+            {"instance_type": "m7g.xlarge"},
+            "cluster.system_node_group.instance_type: must be an x86 type",
+        ),
+        (BLOCK, "node_groups.0.name", "system", "node_groups[0].name: is the name of the nodes without GPUs"),
         (BLOCK, "cluster.public_access_cidrs", ["0.0.0.0/0"], "opens the API server to the whole internet"),
         (BLOCK, "node_groups", [], "node_groups: must have at least 1 item"),
         (

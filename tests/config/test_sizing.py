@@ -1,7 +1,18 @@
+import ipaddress
+
 import pytest
 
 from config.instances import INSTANCES
-from config.sizing import HUGEPAGES_MIB, max_pods, network_interfaces, worker_resources
+from config.platform import MAX_ZONES
+from config.sizing import (
+    HUGEPAGES_MIB,
+    addresses_per_node,
+    max_pods,
+    network_interfaces,
+    subnet_prefixes,
+    usable_addresses,
+    worker_resources,
+)
 
 EVERY_TYPE = pytest.mark.parametrize("instance_type", INSTANCES)
 EVERY_LAYOUT = pytest.mark.parametrize("layout", ["B", "A2"])
@@ -70,3 +81,25 @@ def test_a_worker_leaves_room_for_hugepages_and_agents(instance_type: str) -> No
     assert worker.memory_mib + HUGEPAGES_MIB < facts.allocatable_memory_mib
     assert 0.75 * facts.vcpus < worker.cpus < facts.vcpus - 1
     assert worker.hugepages_mib <= HUGEPAGES_MIB
+
+
+@pytest.mark.parametrize("cidr", ["10.0.0.0/16", "172.31.16.0/20"])
+def test_the_subnets_of_as_many_zones_as_are_allowed_fit_into_the_vpc(cidr: str) -> None:
+    network = ipaddress.IPv4Network(cidr)
+    prefixes = subnet_prefixes(cidr)
+    used = MAX_ZONES * (2 ** (32 - prefixes.public) + 2 ** (32 - prefixes.private))
+    assert used <= network.num_addresses
+    assert prefixes.public <= 28, "the smallest subnet that AWS makes"
+
+
+def test_a_default_vpc_holds_eighty_nodes_of_the_type_that_takes_most_addresses() -> None:
+    needed = max(addresses_per_node(facts, "B") for facts in INSTANCES.values())
+    assert usable_addresses(subnet_prefixes("10.0.0.0/16").private) // needed >= 80
+
+
+@EVERY_TYPE
+def test_a_node_takes_the_addresses_of_the_interfaces_that_carry_ip_and_no_others(instance_type: str) -> None:
+    """EFA-only interfaces take none; a subnet sized by the number of interfaces would be thirty times too large."""
+    facts = INSTANCES[instance_type]
+    with_efa_on_card_0 = facts.interfaces_per_card - (1 if facts.efa_on_card_0 else 0)
+    assert addresses_per_node(facts, "B") == min(2, with_efa_on_card_0) * facts.addresses_per_interface
