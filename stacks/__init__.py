@@ -1,0 +1,1 @@
+"""The AWS side: one module, one stack."""

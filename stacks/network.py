@@ -1,0 +1,108 @@
+"""NetworkStack: the VPC, its subnets and ways out, and the security group that training nodes share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import aws_cdk as cdk
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_logs as logs
+from constructs import Construct
+
+from config.platform import MAX_ZONES, NetworkConfig
+from config.sizing import subnet_prefixes
+from stacks.efa import EfaSecurityGroup
+
+# What a node calls between its launch and its first training step: the CNI attaches addresses, the kubelet pulls
+# images (the layers come through the S3 gateway) and Pod Identity hands out credentials. With these, nodes start while
+# a NAT gateway is down. Each costs about a cent an hour in its one zone, and a p5.48xlarge fifty-five dollars.
+# https://aws.amazon.com/privatelink/pricing/
+ENDPOINTS = {
+    "Ec2": ec2.InterfaceVpcEndpointAwsService.EC2,
+    "EcrApi": ec2.InterfaceVpcEndpointAwsService.ECR,
+    "EcrDocker": ec2.InterfaceVpcEndpointAwsService.ECR_DOCKER,
+    "EksAuth": ec2.InterfaceVpcEndpointAwsService.EKS_AUTH,
+}
+
+
+class NetworkStack(cdk.Stack):
+    """A VPC with a public and a private subnet a zone. Nodes, file system and endpoints live in private ones."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        config: NetworkConfig,
+        zones: Sequence[str],
+        gpu_zone: str,
+        **kwargs: Any,
+    ) -> None:
+        # The base class reads the property below while it is being constructed.
+        self._zones = list(zones)
+        super().__init__(scope, id_, **kwargs)
+        # Both linters would rather have the zones looked up.
+        reason = "The zones are where the capacity is, which the config says"
+        cdk.Validations.of(self).acknowledge(cdk.Acknowledgment(id="CloudFormation-Validate::W3010", reason=reason))
+        self.template_options.metadata = {"cfn-lint": {"config": {"ignore_checks": ["W3010"]}}}
+        prefixes = subnet_prefixes(config.cidr)
+        is_one_gateway = config.nat_gateways == "one"
+        self.vpc = ec2.Vpc(
+            self,
+            "Vpc",
+            ip_addresses=ec2.IpAddresses.cidr(config.cidr),
+            availability_zones=self._zones,
+            # Room for zones that are added later, which would otherwise move the subnets that exist.
+            reserved_azs=MAX_ZONES - len(self._zones),
+            subnet_configuration=[
+                ec2.SubnetConfiguration(
+                    name="Public",
+                    subnet_type=ec2.SubnetType.PUBLIC,
+                    cidr_mask=prefixes.public,
+                    map_public_ip_on_launch=False,
+                ),
+                ec2.SubnetConfiguration(
+                    name="Private", subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS, cidr_mask=prefixes.private
+                ),
+            ],
+            nat_gateways=1 if is_one_gateway else len(self._zones),
+            # A single gateway stands where most of the traffic is, so that it crosses no zone.
+            nat_gateway_subnets=ec2.SubnetSelection(
+                subnet_type=ec2.SubnetType.PUBLIC, availability_zones=[gpu_zone] if is_one_gateway else self._zones
+            ),
+            # Emptying the default group takes a Lambda; nothing here uses that group.
+            restrict_default_security_group=False,
+            gateway_endpoints={
+                "S3": ec2.GatewayVpcEndpointOptions(service=ec2.GatewayVpcEndpointAwsService.S3),
+            },
+        )
+        self.gpu_subnet = self._private_subnet_in(gpu_zone)
+        for name, service in ENDPOINTS.items():
+            self.vpc.add_interface_endpoint(
+                name, service=service, subnets=ec2.SubnetSelection(subnets=[self.gpu_subnet]), open=True
+            )
+        # Rejected connections only: they say which rule is missing, and EFA passes flow logs by anyway.
+        self.vpc.add_flow_log(
+            "RejectedConnections",
+            traffic_type=ec2.FlowLogTrafficType.REJECT,
+            destination=ec2.FlowLogDestination.to_cloud_watch_logs(
+                logs.LogGroup(
+                    self,
+                    "FlowLogs",
+                    retention=logs.RetentionDays.ONE_MONTH,
+                    removal_policy=cdk.RemovalPolicy.DESTROY,
+                )
+            ),
+        )
+        self.node_security_group = EfaSecurityGroup(self, "Nodes", vpc=self.vpc).group
+
+    @property
+    def availability_zones(self) -> list[str]:
+        """The configured zones, so that the CDK looks none up."""
+        return self._zones
+
+    def _private_subnet_in(self, zone: str) -> ec2.ISubnet:
+        found = [subnet for subnet in self.vpc.private_subnets if subnet.availability_zone == zone]
+        assert len(found) == 1, f"{zone} has {len(found)} private subnets; the config allows only zones of the VPC"
+        return found[0]
