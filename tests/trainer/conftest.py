@@ -1,0 +1,171 @@
+"""A model, a tokenizer and data small enough to train in a second, and ways to start ranks over them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from trainer.config import TrainerConfig, validate
+from trainer.records import Record, read_records
+
+REPOSITORY = Path(__file__).parents[2]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+SHAPE: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "eos_token_id": 0,
+}
+PARAMETERS = 2 * (32 * 8 * (2 * 4 + 2 * 2) + 3 * 32 * 48 + 2 * 32) + 2 * 97 * 32 + 32
+
+OPTIONS: dict[str, Any] = {
+    "run": "test",
+    "device": "cpu",
+    "model": "models/small",
+    "model_parameters": PARAMETERS,
+    "initial_weights": "random",
+    "data": "data/train",
+    "data_format": "text",
+    "sequence_length": 16,
+    "micro_batch_size": 2,
+    "global_batch_size": 8,
+    "steps": 12,
+    "learning_rate": 0.01,
+    "warmup_steps": 2,
+    "precision": "fp32",
+    "checkpoint_every_steps": 4,
+}
+
+
+@dataclass
+class Ranks:
+    """The processes of a run, one a rank, started as any launcher may: by their environment alone."""
+
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def wait(self, timeout: float = 90) -> list[tuple[int, str, str]]:
+        """Exit status, stdout and stderr of every rank."""
+        ended = []
+        for process in self.processes:
+            out, err = process.communicate(timeout=timeout)
+            ended.append((process.returncode, out, err))
+        return ended
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Signal every rank."""
+        for process in self.processes:
+            process.send_signal(number)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A shared folder with a model and data in it, and the options of a run over them."""
+
+    folder: Path
+
+    def options(self, **changes: Any) -> dict[str, Any]:
+        return OPTIONS | {"shared_dir": str(self.folder)} | changes
+
+    def config(self, **changes: Any) -> TrainerConfig:
+        return validate(TrainerConfig, self.options(**changes), source="the test")
+
+    def start(self, world_size: int, *flags: str, **changes: Any) -> Ranks:
+        path = self.folder / "run.yaml"
+        path.write_text(yaml.safe_dump(self.options(**changes)), encoding="utf-8")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        ranks = Ranks()
+        for rank in range(world_size):
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+            ranks.processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "trainer", "--config", str(path), *flags],
+                    cwd=REPOSITORY,
+                    env=os.environ | place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        return ranks
+
+    def run(self, world_size: int, *flags: str, **changes: Any) -> list[tuple[int, str, str]]:
+        return self.start(world_size, *flags, **changes).wait()
+
+    def records(self, run: str = "test") -> list[Record]:
+        return read_records(self.folder / "runs" / run / "metrics.jsonl")
+
+    def losses(self, run: str = "test") -> dict[int, float]:
+        """Step to loss, the last where it ran twice."""
+        return {r["step"]: r["loss"] for r in self.records(run) if "loss" in r}
+
+    def checkpoints(self, run: str = "test") -> list[str]:
+        return sorted(path.name for path in (self.folder / "runs" / run / "checkpoints").iterdir())
+
+
+def write_shared(folder: Path, **shape: Any) -> Shared:
+    """A folder with a small model's config and tokenizer, and text."""
+    model = folder / "models" / "small"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text(json.dumps(SHAPE | shape), encoding="utf-8")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.BpeTrainer(vocab_size=60, special_tokens=["<end>"], show_progress=False)
+    words = [f"{a}{b}{a}" for a in LETTERS for b in LETTERS]
+    tokenizer.train_from_iterator(words, trainer)
+    tokenizer.save(str(model / "tokenizer.json"))
+    for name, step in (("train", 1), ("held-out", 7)):
+        (folder / "data" / name).mkdir(parents=True)
+        for document in range(4):
+            chosen = [words[(document * 131 + index * step * 17) % len(words)] for index in range(160)]
+            (folder / "data" / name / f"{document}.txt").write_text(" ".join(chosen), encoding="utf-8")
+    return Shared(folder)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Shared:
+    return write_shared(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    """A finished run of two ranks, by which others are measured. Nobody writes into it."""
+    made = write_shared(tmp_path_factory.mktemp("uninterrupted"))
+    ended = made.run(2, held_out_data="data/held-out", evaluate_every_steps=6)
+    assert [status for status, _, _ in ended] == [0, 0], ended[0][2]
+    return made
+
+
+@pytest.fixture
+def single_rank() -> Iterator[Callable[[], None]]:
+    """A process group of this process alone."""
+    import torch.distributed as dist
+
+    def join() -> None:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    yield join
+    if dist.is_initialized():
+        dist.destroy_process_group()
