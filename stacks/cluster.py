@@ -45,8 +45,9 @@ class ClusterStack(cdk.Stack):
         cluster = self._control_plane(name, kubernetes_version, config, vpc)
         self.name = cluster.ref
         self.security_group_id = cluster.attr_cluster_security_group_id
+        admins = Construct(self, "Admins")
         for arn in config.admins:
-            self._admit(arn)
+            self._admit(admins, arn)
         # On a destroy the order turns round: the CNI and its role outlive the nodes, whose interfaces it detaches.
         node_addons = [install(self, addon, cluster_name=self.name) for addon in NODE_ADDONS]
         system_nodes = self._system_nodes(name, kubernetes_version, config, vpc)
@@ -115,10 +116,10 @@ class ClusterStack(cdk.Stack):
         cluster.node.add_dependency(log_group)
         return cluster
 
-    def _admit(self, arn: str) -> None:
+    def _admit(self, scope: Construct, arn: str) -> None:
         eks.CfnAccessEntry(
-            self,
-            f"Admin {arn}",
+            scope,
+            arn,
             cluster_name=self.name,
             principal_arn=arn,
             access_policies=[

@@ -78,9 +78,17 @@ class NetworkStack(cdk.Stack):
             },
         )
         self.gpu_subnet = self._private_subnet_in(gpu_zone)
+        endpoint_group = ec2.SecurityGroup(
+            self, "Endpoints", vpc=self.vpc, description="Interface endpoints", allow_all_outbound=False
+        )
+        endpoint_group.add_ingress_rule(ec2.Peer.ipv4(config.cidr), ec2.Port.HTTPS, "Everything in the VPC")
         for name, service in ENDPOINTS.items():
             self.vpc.add_interface_endpoint(
-                name, service=service, subnets=ec2.SubnetSelection(subnets=[self.gpu_subnet]), open=True
+                name,
+                service=service,
+                subnets=ec2.SubnetSelection(subnets=[self.gpu_subnet]),
+                security_groups=[endpoint_group],
+                open=False,
             )
         # Rejected connections only: they say which rule is missing, and EFA passes flow logs by anyway.
         self.vpc.add_flow_log(

@@ -9,6 +9,7 @@ import aws_cdk as cdk
 import yaml
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks as eks
+from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from config.names import EFA_LABEL, FSX_STARTUP_TAINT, GPU_LABEL, GPU_TAINT, NODE_GROUP_LABEL
@@ -24,7 +25,7 @@ ROOT_VOLUME_GIB = 100
 
 
 class NodeGroupsStack(cdk.Stack):
-    """The GPU nodes: one launch template and one managed node group for each group of the config."""
+    """The GPU nodes of a cluster."""
 
     def __init__(
         self,
@@ -43,49 +44,73 @@ class NodeGroupsStack(cdk.Stack):
         super().__init__(scope, id_, **kwargs)
         role = NodeRole(self, "NodeRole").role
         for group in groups:
-            template = ec2.CfnLaunchTemplate(
+            NodeGroup(
                 self,
-                f"{group.name}-launch-template",
-                launch_template_data=launch_template_data(
+                group.name,
+                config=group,
+                launch_template=launch_template_data(
                     group,
                     platform=platform,
                     primary_groups=[cluster_security_group],
                     efa_group=efa_security_group,
                     user_data=node_config(group),
                 ),
-            )
-            eks.CfnNodegroup(
-                self,
-                group.name,
                 cluster_name=cluster_name,
-                version=kubernetes_version,
-                node_role=role.role_arn,
-                # One subnet, in the zone of the capacity: a launch in any other finds none.
-                subnets=[subnet.subnet_id],
-                # Never left to a default, which comes without a GPU driver for types that the CDK does not know.
-                ami_type="AL2023_x86_64_NVIDIA",
-                capacity_type="CAPACITY_BLOCK" if group.purchase == "capacity_block" else "ON_DEMAND",
-                launch_template=eks.CfnNodegroup.LaunchTemplateSpecificationProperty(
-                    id=template.ref, version=template.attr_latest_version_number
-                ),
-                scaling_config=eks.CfnNodegroup.ScalingConfigProperty(
-                    min_size=group.min_size, desired_size=group.desired_size, max_size=group.max_size
-                ),
-                update_config=eks.CfnNodegroup.UpdateConfigProperty(
-                    max_unavailable=1,
-                    # The default starts a new node first, and a reservation has no node to spare:
-                    # https://docs.aws.amazon.com/eks/latest/userguide/managed-node-update-behavior.html
-                    update_strategy="DEFAULT" if group.reservation is None else "MINIMAL",
-                ),
-                # A forced update evicts training pods whatever their disruption budget says.
-                force_update_enabled=False,
-                node_repair_config=eks.CfnNodegroup.NodeRepairConfigProperty(enabled=True),
-                labels={NODE_GROUP_LABEL: group.name, GPU_LABEL: "true", EFA_LABEL: "true"},
-                taints=[
-                    eks.CfnNodegroup.TaintProperty(key=GPU_TAINT, value="true", effect="NO_SCHEDULE"),
-                    eks.CfnNodegroup.TaintProperty(key=FSX_STARTUP_TAINT, effect="NO_EXECUTE"),
-                ],
+                kubernetes_version=kubernetes_version,
+                role=role,
+                subnet=subnet,
             )
+
+
+class NodeGroup(Construct):
+    """One managed node group of GPU nodes, and the launch template that it starts them from."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        config: NodeGroupConfig,
+        launch_template: ec2.CfnLaunchTemplate.LaunchTemplateDataProperty,
+        cluster_name: str,
+        kubernetes_version: KubernetesVersion,
+        role: iam.IRole,
+        subnet: ec2.ISubnet,
+    ) -> None:
+        super().__init__(scope, id_)
+        template = ec2.CfnLaunchTemplate(self, "LaunchTemplate", launch_template_data=launch_template)
+        eks.CfnNodegroup(
+            self,
+            "Nodes",
+            cluster_name=cluster_name,
+            version=kubernetes_version,
+            node_role=role.role_arn,
+            # One subnet, in the zone of the capacity: a launch in any other finds none.
+            subnets=[subnet.subnet_id],
+            # Never left to a default, which comes without a GPU driver for types that the CDK does not know.
+            ami_type="AL2023_x86_64_NVIDIA",
+            capacity_type="CAPACITY_BLOCK" if config.purchase == "capacity_block" else "ON_DEMAND",
+            launch_template=eks.CfnNodegroup.LaunchTemplateSpecificationProperty(
+                id=template.ref, version=template.attr_latest_version_number
+            ),
+            scaling_config=eks.CfnNodegroup.ScalingConfigProperty(
+                min_size=config.min_size, desired_size=config.desired_size, max_size=config.max_size
+            ),
+            update_config=eks.CfnNodegroup.UpdateConfigProperty(
+                max_unavailable=1,
+                # The default starts a new node first, and a reservation has no node to spare:
+                # https://docs.aws.amazon.com/eks/latest/userguide/managed-node-update-behavior.html
+                update_strategy="DEFAULT" if config.reservation is None else "MINIMAL",
+            ),
+            # A forced update evicts training pods whatever their disruption budget says.
+            force_update_enabled=False,
+            node_repair_config=eks.CfnNodegroup.NodeRepairConfigProperty(enabled=True),
+            labels={NODE_GROUP_LABEL: config.name, GPU_LABEL: "true", EFA_LABEL: "true"},
+            taints=[
+                eks.CfnNodegroup.TaintProperty(key=GPU_TAINT, value="true", effect="NO_SCHEDULE"),
+                eks.CfnNodegroup.TaintProperty(key=FSX_STARTUP_TAINT, effect="NO_EXECUTE"),
+            ],
+        )
 
 
 def launch_template_data(
