@@ -15,7 +15,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run this rank.
 
     Returns:
-        The exit status: 0 finished, 2 a user's mistake, 143 interrupted by SIGTERM after saving.
+        The exit status: 0 finished, 1 a loss that is no number, 2 a user's mistake, 143 interrupted by SIGTERM after
+        saving.
     """
     try:
         config = _load(arguments)
@@ -23,9 +24,14 @@ def main(arguments: Sequence[str]) -> int:
 
         check_environment(config)
         _check_world(config)
-        from trainer.loop import train
+        from trainer.loop import NonFiniteError, train
 
-        status = train(config)
+        try:
+            status = train(config)
+        except NonFiniteError as error:
+            # Every rank tells its own rows, since one of them is to blame.
+            print(error, file=sys.stderr)
+            return 1
     except ConfigError as error:
         # Once a node is enough: every rank finds the same.
         if os.environ.get("LOCAL_RANK", "0") == "0":

@@ -92,9 +92,9 @@ def train(config: TrainerConfig) -> int:
     checkpoints = Checkpoints(paths.run / "checkpoints", config, ranks)
     resumed = checkpoints.newest()
     export = paths.run / "export"
-    metrics = Metrics(paths.run, config, ranks, total)
     if resumed is not None and resumed >= total and export.is_dir():
-        metrics.say(f"run {config.run} is finished: step {resumed} of {total}, exported to {export}")
+        if ranks.rank == 0:
+            print(f"run {config.run} is finished: step {resumed} of {total}, exported to {export}")
         return 0
 
     mesh = build_mesh(config, ranks.world_size)
@@ -104,6 +104,7 @@ def train(config: TrainerConfig) -> int:
     if resumed is not None:
         checkpoints.load(resumed, model, optimizer)
         step = resumed
+    metrics = Metrics(paths.run, config, ranks, total)
     metrics.record(
         {
             "event": "start",
@@ -246,6 +247,7 @@ class Steps:
             micro_loss = self.model(batch.tokens, batch.labels, batch.documents) / labels
             micro_loss.backward()
             loss += micro_loss.detach()
+        own_loss = loss.clone()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.gradient_clip_norm or math.inf)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
@@ -254,7 +256,8 @@ class Steps:
         if not math.isfinite(mean_loss) or not math.isfinite(gradient_norm):
             raise NonFiniteError(
                 f"step {step + 1}: the loss is {mean_loss} and the gradient norm {gradient_norm}; "
-                f"rank {self.ranks.rank} ran rows {self.indices(step)}; the weights are those of step {step}"
+                f"rank {self.ranks.rank} has a loss of {own_loss.item()} on rows {self.indices(step)}; "
+                f"the weights are still those of step {step}"
             )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -162,9 +162,10 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Shared:
 def single_rank() -> Iterator[Callable[[], None]]:
     """A process group of this process alone."""
     import torch.distributed as dist
+    from torch._C._distributed_c10d import HashStore
 
     def join() -> None:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
 
     yield join
     if dist.is_initialized():

@@ -35,7 +35,7 @@ def reference(folder: Path, **changes: Any) -> transformers.LlamaForCausalLM:
     """transformers' own Llama with random weights, saved to `folder`."""
     torch.manual_seed(0)
     values = {key: value for key, value in (SHAPE | changes).items() if key != "model_type"}
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**values)).float()
+    model: transformers.LlamaForCausalLM = transformers.LlamaForCausalLM(transformers.LlamaConfig(**values)).float()
     model.save_pretrained(folder)
     return model
 
