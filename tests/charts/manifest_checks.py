@@ -373,7 +373,7 @@ def nothing_secret_or_unresolved(objects: list[Object]) -> list[str]:
 
 
 def pods_keep_to_their_namespaces_level(objects: list[Object]) -> list[str]:
-    """Pods are as the Pod Security level of their namespace demands, which otherwise refuses them out of the job's sight.
+    """Pods are as the Pod Security level of their namespace demands, which else refuses them out of the job's sight.
 
     https://kubernetes.io/docs/concepts/security/pod-security-standards/
     """
