@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from cfnlint.config import ConfigMixIn  # type: ignore[import-untyped]
+from cfnlint.runner import Runner  # type: ignore[import-untyped]
 
 from config.loader import JOBS_FOLDER
 from config.platform import PlatformConfig
@@ -55,3 +57,10 @@ def values_of(name: str) -> dict[str, Any]:
 def config_from(values: dict[str, Any]) -> PlatformConfig:
     """A platform without its jobs, which stacks know nothing of."""
     return PlatformConfig.model_validate({**values, "jobs": []})
+
+
+def lint(platform: Synthesized) -> list[str]:
+    """What cfn-lint says of all templates of a platform, in one run, since a run reads its rules first."""
+    files = [str(path) for path in sorted(platform.folder.glob("*.template.json"))]
+    assert len(files) == len(STACKS)
+    return [str(match) for match in Runner(ConfigMixIn([], templates=files, regions=[platform.config.region])).run()]
