@@ -74,8 +74,11 @@ class DevicePluginsChart(cdk8s.Chart):
                                 image=image,
                                 env=[k8s.EnvVar(name=key, value=value) for key, value in environment.items()],
                                 resources=k8s.ResourceRequirements(requests=size, limits=size),
-                                # Opens device nodes and the kubelet's socket folder.
-                                security_context=k8s.SecurityContext(privileged=True),
+                                # Root, for the kubelet's socket folder, and nothing more than root's own files.
+                                security_context=k8s.SecurityContext(
+                                    allow_privilege_escalation=False,
+                                    capabilities=k8s.Capabilities(drop=["ALL"]),
+                                ),
                                 volume_mounts=[
                                     k8s.VolumeMount(name=f"folder-{index}", mount_path=folder)
                                     for index, folder in enumerate(folders)

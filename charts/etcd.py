@@ -71,6 +71,8 @@ class EtcdChart(cdk8s.Chart):
         return k8s.PodSpec(
             node_selector=node_selector,
             automount_service_account_token=False,
+            # A Service named etcd would put ETCD_* variables into the pod, where etcd looks for its options.
+            enable_service_links=False,
             security_context=k8s.PodSecurityContext(
                 run_as_non_root=True,
                 run_as_user=USER_ID,

@@ -76,13 +76,15 @@ class PyTorchJobChart(cdk8s.Chart):
             metadata=k8s.ObjectMeta(name=f"{job.name}-options"),
             data={"config.yaml": options},
         )
-        # A drain waits for the job instead of taking a worker from it.
+        # A drain waits for the job instead of taking a worker from it. A number of pods that may be missing would be
+        # taken from the Workers alone, and spare the Master of a static job nothing:
+        # https://kubernetes.io/docs/tasks/run-application/configure-pdb/#arbitrary-controllers-and-selectors
         k8s.KubePodDisruptionBudget(
             self,
             "Budget",
             metadata=k8s.ObjectMeta(name=job.name),
             spec=k8s.PodDisruptionBudgetSpec(
-                max_unavailable=k8s.IntOrString.from_number(0),
+                min_available=k8s.IntOrString.from_number(job.nodes),
                 selector=k8s.LabelSelector(match_labels={"training.kubeflow.org/job-name": job.name}),
             ),
         )
