@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -46,7 +48,7 @@ def main() -> int:
     Returns:
         The exit status.
     """
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
     began = time.monotonic()
     folder = FOLDER.resolve()
     shutil.rmtree(folder, ignore_errors=True)
@@ -171,8 +173,9 @@ def train(
             step, loss = latest(metrics)
             if step != last_step:
                 moved, last_step = time.monotonic(), step
-                progress.update(task, completed=step, description=f"training, loss {loss:.3f}")
-                if not console.is_terminal and step % every == 0:
+                if step:
+                    progress.update(task, completed=step, description=f"training, loss {loss:.3f}")
+                if not console.is_terminal and step and step % every == 0:
                     console.print(f"  step {step}/{options.steps}, loss {loss:.3f}")
             if killed_at is None and step >= kill_after and is_saved(machine, options, step):
                 workers.kill(victim)
@@ -238,13 +241,22 @@ def is_saved(machine: Machine, options: TrainerConfig, step: int) -> bool:
     return (folder / f"step-{step // every * every:08}").is_dir()
 
 
+def contents(path: Path) -> str:
+    """How many resources or objects a file holds."""
+    if path.suffix == ".json":
+        count, noun = len(json.loads(path.read_text(encoding="utf-8"))["Resources"]), "resource"
+    else:
+        count, noun = len(list(yaml.safe_load_all(path.read_text(encoding="utf-8")))), "object"
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def substitutions(machine: Machine, workers: Workers) -> Table:
     """What differs from the manifests."""
     table = Table(title="what this machine changes in the manifests", title_justify="left", box=None, show_header=False)
-    table.add_row("image", workers.container["image"], "→", sys.executable)
+    table.add_row("image", workers.container["image"], "→", os.path.relpath(sys.executable))
     for theirs, ours in machine.replaced.items():
         table.add_row("address", theirs, "→", ours)
-    table.add_row("mount path", "each volume's", "→", str(machine.folder))
+    table.add_row("mount path", "each volume's", "→", f"a folder below {FOLDER}")
     return table
 
 
@@ -282,14 +294,17 @@ def tell(
     """The end of the demo: a sample, what was synthesized and where it lies, the figures."""
     console.print("\n[bold]A sample[/bold] [dim](style only: the model has under a million parameters)[/dim]")
     console.print(sample, markup=False)
-    table = Table(title="\nWhat was synthesized", title_justify="left")
-    for heading in ("platform", "what", "where"):
-        table.add_column(heading)
     for made in (cloud, local):
-        for path in (*made.templates, *made.manifests):
-            kind = "stack" if path in made.templates else "manifest"
-            table.add_row(made.name, f"{kind} {path.name.split('.')[0]}", os.path.relpath(path))
-    console.print(table)
+        folders = {path.parent: None for path in (*made.templates, *made.manifests)}
+        table = Table(title=f"\nWhat was synthesized for {made.name}", title_justify="left", box=SIMPLE_HEAD)
+        table.add_column("file", no_wrap=True)
+        table.add_column("holds")
+        for folder in folders:
+            table.add_row(f"[bold]{os.path.relpath(folder)}[/bold]", "")
+            for path in (*made.templates, *made.manifests):
+                if path.parent == folder:
+                    table.add_row(f"  {path.name}", contents(path))
+        console.print(table)
     figures = Table(title="\nWhat was trained", title_justify="left", show_header=False)
     rows = {
         "held-out loss": f"{summary.final_loss:.3f} nats a token",
