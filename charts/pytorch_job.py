@@ -32,8 +32,11 @@ RUN_ID_FOLDER = "/var/run/rendezvous"
 SCRATCH_FOLDER = "/scratch"
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105, where a token is mounted, not one
 
-# torchrun kills its workers 30 s after SIGTERM, and they save in that time; the rest is for torchrun itself.
-TERMINATION_GRACE_SECONDS = 60
+# Between SIGTERM and its workers' end torchrun allows this much for the step that they are in, and twice what the save
+# takes at the file system's baseline. After that it needs a moment itself, or the kubelet kills it before it has left
+# the rendezvous. A lost peer is no matter of these: there torchrun stops the rest after its own 30 s.
+STEP_SECONDS = 30
+TORCHRUN_SECONDS = 30
 
 # An outage of etcd restarts every agent once or more, and the operator fails a job whose restarts, summed over its
 # running pods, reach the limit.
@@ -75,6 +78,8 @@ class PyTorchJobChart(cdk8s.Chart):
             "Options",
             metadata=k8s.ObjectMeta(name=f"{job.name}-options"),
             data={"config.yaml": options},
+            # Or a changed option would reach a running job at its next restart, on some ranks before others.
+            immutable=True,
         )
         # A drain waits for the job instead of taking a worker from it. A number of pods that may be missing would be
         # taken from the Workers alone, and spare the Master of a static job nothing:
@@ -95,16 +100,20 @@ class PyTorchJobChart(cdk8s.Chart):
                 "apiVersion": "kubeflow.org/v1",
                 "kind": "PyTorchJob",
                 "metadata": {"name": job.name, "namespace": namespace, "annotations": annotations},
-                "spec": job_spec(job, image=job.image or image, etcd=etcd, options=options),
+                "spec": identified_spec(job, image=job.image or image, etcd=etcd, options=options),
             },
         )
 
 
-def job_spec(job: TrainingJob, *, image: str, etcd: EtcdAddress, options: str) -> Object:
+def identified_spec(job: TrainingJob, *, image: str, etcd: EtcdAddress, options: str) -> Object:
+    """The `spec` of a PyTorchJob whose rendezvous is named after the job and the hash of all that it is."""
+    unnamed = job_spec(job, image=image, etcd=etcd, rendezvous_id=job.name)
+    digest = hashlib.sha256(json.dumps([unnamed, options]).encode()).hexdigest()
+    return job_spec(job, image=image, etcd=etcd, rendezvous_id=f"{job.name}-{digest[:8]}")
+
+
+def job_spec(job: TrainingJob, *, image: str, etcd: EtcdAddress, rendezvous_id: str) -> Object:
     """The `spec` of a PyTorchJob."""
-    # A ConfigMap's text is mounted, not part of the pod; its hash makes a changed option a changed job.
-    identity = json.dumps([job.name, job.nodes, image, options]).encode()
-    rendezvous_id = f"{job.name}-{hashlib.sha256(identity).hexdigest()[:8]}"
     restarts = RESTARTS_PER_NODE * job.nodes
     pod = pod_template(job, image=image, rendezvous_id=rendezvous_id)
     spec: Object = {
@@ -151,7 +160,7 @@ def pod_template(job: TrainingJob, *, image: str, rendezvous_id: str) -> Object:
     pod: Object = {
         "serviceAccountName": TRAINER_SERVICE_ACCOUNT,
         "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": TERMINATION_GRACE_SECONDS,
+        "terminationGracePeriodSeconds": _shutdown_seconds(job) + TORCHRUN_SECONDS,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "initContainers": [
             {
@@ -203,6 +212,10 @@ def pod_template(job: TrainingJob, *, image: str, rendezvous_id: str) -> Object:
     return {"spec": pod}
 
 
+def _shutdown_seconds(job: TrainingJob) -> int:
+    return STEP_SECONDS + 2 * job.checkpoint_seconds
+
+
 def _ports(job: TrainingJob) -> list[Object]:
     port = job.trainer.metrics_port
     return [] if port is None else [{"name": "metrics", "containerPort": port}]
@@ -231,6 +244,7 @@ def _environment(job: TrainingJob) -> list[Object]:
     values = {
         # Without it, a replaced node waits for an address that the others do not publish again (torch 2.13).
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_shutdown_seconds(job)),
         "OMP_NUM_THREADS": str(threads),
     }
     if job.instance is not None:

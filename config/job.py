@@ -88,6 +88,7 @@ class TrainingJob:
     processes_per_node: int
     rendezvous: Rendezvous
     image: str | None
+    checkpoint_seconds: int
     trainer: TrainerConfig
 
     @property

@@ -43,6 +43,7 @@ class LocalConfig(Model):
             processes_per_node=1,
             rendezvous=job.rendezvous,
             image=job.image,
+            checkpoint_seconds=1,
             trainer=job.trainer_on(
                 name=name,
                 mount_path=self.storage.mount_path,

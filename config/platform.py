@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from config.instances import INSTANCES, REFUSED_INSTANCES, InstanceFacts
 from config.job import NAME_PATTERN, JobConfig, TrainingJob
 from config.names import METRICS_PORT, SYSTEM_NODE_GROUP
-from config.sizing import InterfaceLayout, addresses_per_node, subnet_prefixes, usable_addresses
+from config.sizing import InterfaceLayout, addresses_per_node, checkpoint_seconds, subnet_prefixes, usable_addresses
 from trainer.config import ConfigError, Model
 
 # The standard-support versions that aws-cdk-lib 2.275 and kubernetes-validate 1.37 both know.
@@ -347,6 +347,11 @@ class PlatformConfig(Model):
             processes_per_node=facts.gpus_per_node,
             rendezvous=job.rendezvous,
             image=job.image,
+            checkpoint_seconds=checkpoint_seconds(
+                parameters=job.trainer.model_parameters,
+                capacity_gib=self.storage.capacity_gib,
+                throughput_mbps_per_tib=self.storage.throughput_mbps_per_tib,
+            ),
             trainer=job.trainer_on(
                 name=name,
                 mount_path=self.storage.mount_path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -100,6 +101,16 @@ class WorkerResources:
     hugepages_mib: int
     gpus: int
     efa_interfaces: int
+
+
+# What a checkpoint holds of each parameter: the fp32 master and AdamW's two moments, of 4 bytes each.
+CHECKPOINT_BYTES_PER_PARAMETER = 12
+
+
+def checkpoint_seconds(*, parameters: int, capacity_gib: int, throughput_mbps_per_tib: int) -> int:
+    """Seconds to write a checkpoint at the baseline throughput of the file system, rounded up."""
+    bytes_per_second = capacity_gib * throughput_mbps_per_tib * 1_000_000 / 1024
+    return math.ceil(parameters * CHECKPOINT_BYTES_PER_PARAMETER / bytes_per_second)
 
 
 # Requests of the pods that run beside a worker on every GPU node: the add-ons' DaemonSets and ours. A contract test
