@@ -17,6 +17,7 @@ from stacks.cluster import ClusterStack
 from stacks.network import NetworkStack
 from stacks.node_groups import NodeGroupsStack
 from stacks.registry import RegistryStack
+from stacks.rules import violations
 from stacks.storage import StorageStack
 from trainer.config import ConfigError
 
@@ -82,7 +83,10 @@ def build_app(app: cdk.App, config: PlatformConfig) -> None:
 
 
 def main() -> int:
-    """Synthesize the platform that the user chose into the folder that the CLI names, or else `cdk.out`."""
+    """Synthesize the platform that the user chose into the folder that the CLI names, or else `cdk.out`.
+
+    Ends with 2 for a mistake in the config, and with 1 for templates that break a rule.
+    """
     parser = argparse.ArgumentParser(prog="python app.py", description=__doc__, allow_abbrev=False)
     parser.add_argument("--config", help="platform file")
     flag = parser.parse_args().config
@@ -98,7 +102,13 @@ def main() -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    app.synth()
+    assembly = app.synth()
+    templates = {stack.stack_name: json.loads(Path(stack.template_full_path).read_text()) for stack in assembly.stacks}
+    if broken := violations(templates):
+        # Without its manifest, nobody can deploy what was written.
+        (Path(assembly.directory) / "manifest.json").unlink()
+        print("\n".join(broken), file=sys.stderr)
+        return 1
     return 0
 
 

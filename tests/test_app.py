@@ -69,6 +69,15 @@ def test_a_mistake_is_one_sentence_and_status_2_and_writes_nothing(
     assert not list((tmp_path / "out").rglob("*.json"))
 
 
+def test_templates_that_break_a_rule_end_with_status_1_and_cannot_be_deployed(
+    start: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.violations", lambda _: ["p5-node-groups/p5: is wrong", "p5-storage/fs: is wrong too"])
+    assert start("--config", str(BLOCK)) == 1
+    assert capsys.readouterr().err == "p5-node-groups/p5: is wrong\np5-storage/fs: is wrong too\n"
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
 def test_a_platform_has_five_stacks_named_after_it(platform: Synthesized) -> None:
     assert set(platform.templates) == set(STACKS)
 
