@@ -102,10 +102,11 @@ def main() -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    app = cdk8s.App(outdir=str(arguments.output_dir))
+    folder = arguments.output_dir.absolute()
+    app = cdk8s.App(outdir=str(folder))
     build_charts(app, platform, outputs)
     # Another platform's manifests must not be applied with this one's.
-    for stale in arguments.output_dir.glob("*.k8s.yaml"):
+    for stale in folder.glob("*.k8s.yaml"):
         stale.unlink()
     app.synth()
     return 0

@@ -12,6 +12,9 @@ POD_SECURITY = {
     NODE_AGENTS_NAMESPACE: "privileged",
 }
 
+# A platform's stacks, in the order of deployment, each called `<platform>-<stack>`.
+STACKS = ("network", "cluster", "storage", "registry", "node-groups")
+
 # Labels that the node groups set and the charts select by.
 LABEL_PREFIX = "training-platform"
 NODE_GROUP_LABEL = f"{LABEL_PREFIX}/node-group"

@@ -7,6 +7,7 @@ from config.platform import MAX_ZONES
 from config.sizing import (
     HUGEPAGES_MIB,
     addresses_per_node,
+    checkpoint_seconds,
     max_pods,
     network_interfaces,
     subnet_prefixes,
@@ -103,3 +104,11 @@ def test_a_node_takes_the_addresses_of_the_interfaces_that_carry_ip_and_no_other
     facts = INSTANCES[instance_type]
     with_efa_on_card_0 = facts.interfaces_per_card - (1 if facts.efa_on_card_0 else 0)
     assert addresses_per_node(facts, "B") == min(2, with_efa_on_card_0) * facts.addresses_per_interface
+
+
+def test_a_checkpoint_is_written_at_the_baseline_of_the_file_system() -> None:
+    """12 bytes a parameter, at 250 MB/s from each of 2400 GiB's 2.34 TiB."""
+    one_billion = checkpoint_seconds(parameters=10**9, capacity_gib=2400, throughput_mbps_per_tib=250)
+    assert one_billion == 21  # 12e9 / (2.34375 * 250e6) = 20.48
+    larger = checkpoint_seconds(parameters=10**9, capacity_gib=4800, throughput_mbps_per_tib=250)
+    assert larger == 11
