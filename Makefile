@@ -27,6 +27,14 @@ demo: $(READY)  ## Synthesize everything, then train on this machine, lose a wor
 synth: $(READY)  ## Write cdk.out/ and dist/ for CONFIG=config/platforms/NAME.yaml
 	@python -m operations.synth --config "$(CONFIG)"
 
+.PHONY: apply
+apply: $(READY)  ## Put the manifests of CONFIG onto its cluster, jobs left out
+	@python -m operations.apply --config "$(CONFIG)"
+
+.PHONY: submit
+submit: $(READY)  ## Start job JOB of CONFIG
+	@python -m operations.submit --config "$(CONFIG)" --job "$(JOB)"
+
 .PHONY: test
 test: $(READY)  ## Run every test
 	@python -m pytest -q $(PYTEST_FLAGS)

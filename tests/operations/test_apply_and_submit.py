@@ -1,0 +1,114 @@
+"""Manifests reach the right cluster, in the right order, and nothing of a sample ever does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.operations.conftest import REPOSITORY, Kubectl, run
+
+CLOUD = str(REPOSITORY / "config/platforms/p5-capacity-block.yaml")
+LOCAL = str(REPOSITORY / "config/platforms/local.yaml")
+
+
+def synthesize(folder: Path, config: str, *, deployed: bool) -> None:
+    sample = json.loads((REPOSITORY / "charts/sample_outputs.json").read_text())
+    outputs = folder / "outputs.json"
+    outputs.write_text(json.dumps({"p5-capacity-block-storage": sample["sample"]} if deployed else sample))
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "charts",
+            "--config",
+            config,
+            "--outputs",
+            str(outputs),
+            "--output-dir",
+            str(folder / "dist"),
+        ],
+        cwd=REPOSITORY,
+        check=True,
+    )
+
+
+def test_files_are_applied_by_number_and_each_is_waited_for(tmp_path: Path, kubectl: Kubectl) -> None:
+    synthesize(tmp_path, CLOUD, deployed=True)
+    done = run("apply", "--config", CLOUD, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    calls = [" ".join(call) for call in kubectl.calls()]
+    applied = [call for call in calls if call.startswith("apply")]
+    assert applied == sorted(applied)
+    assert all("--server-side" in call for call in applied)
+    assert not any("-job-" in call for call in applied)
+    crd = calls.index("wait --for=condition=Established --timeout=60s crd/pytorchjobs.kubeflow.org")
+    operator = calls.index("rollout status --timeout=300s --namespace=kubeflow deployment/training-operator")
+    etcd = calls.index("rollout status --timeout=300s --namespace=training deployment/etcd")
+    assert calls.index(applied[1]) < crd < calls.index(applied[2]) < operator < calls.index(applied[3]) < etcd
+
+
+def test_a_job_is_applied_alone(tmp_path: Path, kubectl: Kubectl) -> None:
+    synthesize(tmp_path, CLOUD, deployed=True)
+    done = run("submit", "--config", CLOUD, "--job", "llama2-7b", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "kubectl logs --namespace=training --follow llama2-7b-worker-0" in done.stdout
+    applied = [call for call in kubectl.calls() if call[0] == "apply"]
+    assert [Path(call[-1].removeprefix("--filename=")).name for call in applied] == ["0007-job-llama2-7b.k8s.yaml"]
+
+
+def test_a_webhook_that_is_not_up_yet_is_asked_again(tmp_path: Path, kubectl: Kubectl) -> None:
+    synthesize(tmp_path, CLOUD, deployed=True)
+    kubectl.refuses("Internal error: failed calling webhook x")
+    assert run("submit", "--config", CLOUD, "--job", "llama2-7b", cwd=tmp_path).returncode == 0
+    assert len([call for call in kubectl.calls() if call[0] == "apply"]) == 2
+
+
+def test_another_refusal_is_passed_on_at_once(tmp_path: Path, kubectl: Kubectl) -> None:
+    synthesize(tmp_path, CLOUD, deployed=True)
+    kubectl.refuses("denied the request: bad job")
+    done = run("submit", "--config", CLOUD, "--job", "llama2-7b", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "kubectl apply failed: denied the request: bad job\n")
+
+
+@pytest.mark.parametrize("command", [["apply"], ["submit", "--job", "llama2-7b"]])
+def test_samples_are_never_applied(tmp_path: Path, kubectl: Kubectl, command: list[str]) -> None:
+    synthesize(tmp_path, CLOUD, deployed=False)
+    done = run(command[0], "--config", CLOUD, *command[1:], cwd=tmp_path)
+    assert done.returncode == 2
+    assert "was made from sample outputs; deploy first" in done.stderr
+    assert kubectl.calls() == []
+
+
+def test_manifests_of_another_platform_are_refused(tmp_path: Path, kubectl: Kubectl) -> None:
+    synthesize(tmp_path, LOCAL, deployed=True)
+    done = run("apply", "--config", CLOUD, cwd=tmp_path)
+    assert done.returncode == 2
+    assert (
+        "must hold the manifests of p5-capacity-block, got those of volume local-shared; run make synth" in done.stderr
+    )
+    assert kubectl.calls() == []
+
+
+def test_another_cluster_is_never_touched(tmp_path: Path, kubectl: Kubectl) -> None:
+    synthesize(tmp_path, CLOUD, deployed=True)
+    kubectl.points_at("arn:aws:eks:us-east-2:111122223333:cluster/production")
+    done = run("apply", "--config", CLOUD, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "aws eks update-kubeconfig --name p5-capacity-block --region us-east-2" in done.stderr
+    assert [call[0] for call in kubectl.calls()] == ["config"]
+
+
+def test_an_unknown_job_and_a_missing_kubectl_are_one_sentence(
+    tmp_path: Path, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthesize(tmp_path, CLOUD, deployed=True)
+    done = run("submit", "--config", CLOUD, "--job", "llama9", cwd=tmp_path)
+    assert done.stderr.startswith("--job: must be one of llama2-7b, llama2-13b, got llama9")
+    (kubectl.folder / "kubectl").unlink()
+    monkeypatch.setenv("PATH", str(kubectl.folder))
+    done = run("apply", "--config", CLOUD, cwd=tmp_path)
+    assert (done.returncode, done.stderr[:40]) == (2, "kubectl: is not on PATH; install it: htt")
