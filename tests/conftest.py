@@ -1,15 +1,23 @@
-"""One synthesis a platform and session, which every test of stacks reads: jsii makes it the cost of the suite."""
+"""One synthesis a platform and session, which every test of stacks and charts reads: jsii is the cost of the suite.
+
+What needs jsii is imported inside the fixtures, so that tests of the trainer start without it.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
 
+from config.loader import load_config
 from config.platform import PlatformConfig
-from tests.synthesis import SHIPPED, Synthesized, config_from, values_of
+from tests.synthesis import PLATFORMS_FOLDER, SHIPPED, Synthesized, config_from, values_of
+
+if TYPE_CHECKING:
+    from tests.charts.synthesis import Manifests
 
 # The CDK's own validation costs seconds, and cfn-lint reads the same templates here. It must be set before the first
 # import of aws_cdk, whose Node process copies the environment once.
@@ -47,3 +55,27 @@ def shipped(synthesize: Callable[[PlatformConfig], Synthesized]) -> Callable[[st
 def platform(request: pytest.FixtureRequest, shipped: Callable[[str], Synthesized]) -> Synthesized:
     """Each shipped platform in turn."""
     return shipped(request.param)
+
+
+@pytest.fixture(scope="session")
+def manifests_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Manifests]:
+    """A shipped platform's manifests by its name, synthesized once."""
+    from tests.charts.synthesis import synthesize as synthesize_charts
+
+    @cache
+    def run(name: str) -> Manifests:
+        return synthesize_charts(load_config(PLATFORMS_FOLDER / f"{name}.yaml"), tmp_path_factory.mktemp(name))
+
+    return run
+
+
+@pytest.fixture(scope="session", params=[*SHIPPED, "local"])
+def manifests(request: pytest.FixtureRequest, manifests_of: Callable[[str], Manifests]) -> Manifests:
+    """The manifests of each shipped platform in turn, and of this machine."""
+    return manifests_of(request.param)
+
+
+@pytest.fixture(scope="session")
+def block(manifests_of: Callable[[str], Manifests]) -> Manifests:
+    """Four p5.48xlarge nodes from a capacity block: the platform with every kind of object."""
+    return manifests_of("p5-capacity-block")

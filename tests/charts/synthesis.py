@@ -19,7 +19,6 @@ Object = dict[str, Any]
 
 REPOSITORY = JOBS_FOLDER.parent.parent
 PLATFORMS_FOLDER = JOBS_FOLDER.parent / "platforms"
-SHIPPED = sorted(path.stem for path in PLATFORMS_FOLDER.glob("*.yaml"))
 SAMPLE_OUTPUTS = REPOSITORY / "charts" / "sample_outputs.json"
 # A local platform has no cluster of its own; its manifests suit the newest version that we support.
 LOCAL_KUBERNETES_VERSION = "1.36"
