@@ -18,7 +18,7 @@ SAMPLE = json.loads(SAMPLE_OUTPUTS.read_text(encoding="utf-8"))["sample"]
 
 def deployed(platform: str) -> dict[str, dict[str, str]]:
     """What `cdk deploy --all` writes: the stacks that have outputs."""
-    storage = {key: value for key, value in SAMPLE.items() if key.startswith(("FileSystem", "Bucket"))}
+    storage = {key: value for key, value in SAMPLE.items() if key.startswith("FileSystem")}
     return {
         f"{platform}-cluster": {"ClusterName": platform},
         f"{platform}-storage": storage,
