@@ -35,6 +35,10 @@ ACKNOWLEDGED = {
         "AwsSolutions-IAM5[Resource::arn:aws:fsx:REGION:111122223333:file-system/*]",
         "-cluster/aws-fsx-csi-driver-role/DefaultPolicy/Resource",
     ): "Looks only, and the one file system has its id from a later stack",
+    ("AwsSolutions-IAM5[Resource::*]", "-registry/ImageBuild/Permissions/Resource"): (
+        "ECR gives login tokens for the account, not for a repository"
+    ),
+    ("AwsSolutions-CB4", "-registry/ImageBuild/Project"): "Writes no artifacts that a key could encrypt",
     ("AwsSolutions-EKS1", "-cluster/Cluster"): "Public to the networks that the config names, and never to everybody",
     (
         "AwsSolutions-S1",
