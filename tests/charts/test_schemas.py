@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import kubernetes_validate
 import pytest
 
 from charts.pytorch_job_crd import pytorch_job_schema
+from config.platform import KubernetesVersion
 from tests.charts.synthesis import Manifests, Object
 
 
@@ -42,6 +43,13 @@ def test_every_object_passes_the_strict_schema_of_its_platforms_version(manifest
             continue
         used = kubernetes_validate.validate(each, manifests.kubernetes_version, strict=True)
         assert used == manifests.kubernetes_version
+
+
+@pytest.mark.parametrize("version", get_args(KubernetesVersion))
+def test_a_cluster_of_any_version_that_a_platform_may_choose_takes_the_objects(block: Manifests, version: str) -> None:
+    for each in block.objects:
+        if each["kind"] != "PyTorchJob":
+            assert kubernetes_validate.validate(each, version, strict=True) == version
 
 
 def test_every_job_passes_the_schema_of_our_own_definition(
