@@ -30,7 +30,7 @@ def owner_uid(pod: dict[str, Any]) -> str:
     raise LookupError(f"no PyTorchJob controls pod {pod['metadata']['name']}")
 
 
-def own_pod(account: Path = ACCOUNT) -> dict[str, Any]:
+def own_pod(account: Path) -> dict[str, Any]:
     """This pod, as the API server describes it. Its host name is its name."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     namespace = (account / "namespace").read_text(encoding="utf-8")
@@ -44,5 +44,10 @@ def own_pod(account: Path = ACCOUNT) -> dict[str, Any]:
     return pod
 
 
+def write_owner_uid(file: Path, account: Path = ACCOUNT) -> None:
+    """Write the UID of this pod's job to `file`, with the rights of the token in the folder `account`."""
+    file.write_text(owner_uid(own_pod(account)), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(owner_uid(own_pod()), encoding="utf-8")
+    write_owner_uid(Path(sys.argv[1]))
