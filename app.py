@@ -45,10 +45,10 @@ def build_app(app: cdk.App, config: PlatformConfig) -> None:
     cluster = ClusterStack(
         app,
         f"{config.name}-cluster",
-        name=config.name,
+        platform=config.name,
         kubernetes_version=config.kubernetes_version,
         config=config.cluster,
-        vpc=network.vpc,
+        subnet_ids=list(network.private_subnets.values()),
         env=env,
     )
     storage = StorageStack(
@@ -58,7 +58,7 @@ def build_app(app: cdk.App, config: PlatformConfig) -> None:
         config=config.storage,
         teardown=config.teardown,
         vpc=network.vpc,
-        subnet=network.gpu_subnet,
+        subnet_id=network.private_subnets[config.gpu_zone],
         client_security_group=network.node_security_group.security_group_id,
         env=env,
     )
@@ -72,7 +72,7 @@ def build_app(app: cdk.App, config: PlatformConfig) -> None:
         cluster_name=cluster.name,
         cluster_security_group=cluster.security_group_id,
         efa_security_group=network.node_security_group.security_group_id,
-        subnet=network.gpu_subnet,
+        subnet_id=network.private_subnets[config.gpu_zone],
         env=env,
     )
     # Nodes mount the file system, so they come after it and go before it, though neither names the other.

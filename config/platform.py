@@ -25,12 +25,23 @@ MAX_ZONES = 4
 OTHER_ADDRESSES = 100
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 AvailabilityZone = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d[a-z]$")]
+SubnetId = Annotated[str, StringConstraints(pattern=r"^subnet-[0-9a-f]{8,17}$")]
 RoleOrUserArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(role|user)/.+$")]
 
 
-class NetworkConfig(Model):
-    """The VPC that the platform makes."""
+class ExistingVpcConfig(Model):
+    """A VPC that somebody else owns: its ways out, endpoints and logs are theirs too, and nothing in it is changed."""
 
+    id: str = Field(pattern=r"^vpc-[0-9a-f]{8,17}$", description="Id of the VPC.")
+    private_subnets: dict[AvailabilityZone, SubnetId] = Field(
+        description="For each of availability_zones, the subnet for its nodes. It needs a way out."
+    )
+
+
+class NetworkConfig(Model):
+    """The VPC that the platform makes, or one that exists."""
+
+    vpc: ExistingVpcConfig | None = Field(None, description="Existing VPC to use in place of a new one.")
     cidr: str = Field("10.0.0.0/16", description="IPv4 range of the VPC, /16 to /20.")
     nat_gateways: Literal["one", "one_per_zone"] = Field(
         "one", description="`one` costs least; `one_per_zone` survives the loss of a zone."
@@ -46,6 +57,12 @@ class NetworkConfig(Model):
         if not 16 <= network.prefixlen <= 20:
             raise ValueError("must be a /16 to a /20, which hold a subnet a zone with room for pods; change the prefix")
         return value
+
+    @model_validator(mode="after")
+    def _an_existing_vpc_is_as_it_is(self) -> Self:
+        if self.vpc is not None:
+            _refuse_beside("vpc", self)
+        return self
 
 
 class SystemNodeGroupConfig(Model):
@@ -66,9 +83,23 @@ class SystemNodeGroupConfig(Model):
         return value
 
 
-class ClusterConfig(Model):
-    """The EKS control plane and who may use it."""
+class ExistingClusterConfig(Model):
+    """A cluster that somebody else owns: its access, add-ons and logs are theirs too, and only node groups are added.
 
+    Nodes carry no permissions for the VPC CNI, so its add-on must have a role of its own; the CSI driver of FSx for
+    Lustre and the Pod Identity agent must be there.
+    """
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_-]{0,99}$", description="Name of the cluster.")
+    security_group_id: str = Field(
+        pattern=r"^sg-[0-9a-f]{8,17}$", description="Its cluster security group, which EKS made."
+    )
+
+
+class ClusterConfig(Model):
+    """The EKS control plane and who may use it, or a cluster that exists; and the nodes without GPUs."""
+
+    existing: ExistingClusterConfig | None = Field(None, description="Existing cluster to use in place of a new one.")
     admins: tuple[RoleOrUserArn, ...] = Field(
         (),
         strict=False,
@@ -100,6 +131,12 @@ class ClusterConfig(Model):
             if network.prefixlen == 0:
                 raise ValueError(f"{cidr!r} opens the API server to the whole internet; name your own ranges")
         return value
+
+    @model_validator(mode="after")
+    def _an_existing_cluster_is_as_it_is(self) -> Self:
+        if self.existing is not None:
+            _refuse_beside("existing", self, besides=("system_node_group",))
+        return self
 
 
 class ReservationConfig(Model):
@@ -298,10 +335,27 @@ class PlatformConfig(Model):
                 f"node_groups: all must be in one zone, that of the file system they share, got {places}; "
                 "use one platform for each zone"
             )
+        self._check_what_exists()
         self._check_addresses()
         return self
 
+    def _check_what_exists(self) -> None:
+        vpc = self.network.vpc
+        if vpc is not None and vpc.private_subnets.keys() != set(self.availability_zones):
+            raise ValueError(
+                f"network.vpc.private_subnets: must name a subnet for each of availability_zones "
+                f"{', '.join(self.availability_zones)} and no other, got {', '.join(vpc.private_subnets) or 'none'}; "
+                "make the two agree"
+            )
+        if self.cluster.existing is not None and vpc is None:
+            raise ValueError(
+                f"cluster.existing: {self.cluster.existing.name} has a VPC of its own, and network.vpc is absent; "
+                "name that VPC there"
+            )
+
     def _check_addresses(self) -> None:
+        if self.network.vpc is not None:
+            return
         needed = OTHER_ADDRESSES + sum(
             group.max_size * addresses_per_node(group.instance, group.interface_layout) for group in self.node_groups
         )
@@ -359,6 +413,15 @@ class PlatformConfig(Model):
                 peak_tflops_per_gpu=float(facts.peak_bf16_tflops_per_gpu),
                 metrics_port=METRICS_PORT,
             ),
+        )
+
+
+def _refuse_beside(existing: str, model: Model, *, besides: Sequence[str] = ()) -> None:
+    """Options that would change what exists."""
+    if given := sorted(model.model_fields_set - {existing, *besides}):
+        raise ValueError(
+            f"{given[0]}: belongs to what the platform makes, and {existing} names what exists, "
+            f"got {getattr(model, given[0])!r}; remove one of the two"
         )
 
 

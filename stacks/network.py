@@ -27,7 +27,10 @@ ENDPOINTS = {
 
 
 class NetworkStack(cdk.Stack):
-    """A VPC with a public and a private subnet a zone. Nodes, file system and endpoints live in private ones."""
+    """Where nodes and file servers live. A VPC that exists gets the nodes' security group and nothing else.
+
+    `private_subnets` maps each zone of the config to the id of its subnet.
+    """
 
     def __init__(
         self,
@@ -42,13 +45,29 @@ class NetworkStack(cdk.Stack):
         # The base class reads the property below while it is being constructed.
         self._zones = list(zones)
         super().__init__(scope, id_, **kwargs)
+        self.vpc: ec2.IVpc
+        if config.vpc is not None:
+            self.vpc = ec2.Vpc.from_vpc_attributes(self, "Vpc", vpc_id=config.vpc.id, availability_zones=self._zones)
+            self.private_subnets = dict(config.vpc.private_subnets)
+        else:
+            vpc = self._make_vpc(config, gpu_zone)
+            self.vpc = vpc
+            self.private_subnets = {subnet.availability_zone: subnet.subnet_id for subnet in vpc.private_subnets}
+        self.node_security_group = EfaSecurityGroup(self, "Nodes", vpc=self.vpc).group
+
+    @property
+    def availability_zones(self) -> list[str]:
+        """The configured zones, so that the CDK looks none up."""
+        return self._zones
+
+    def _make_vpc(self, config: NetworkConfig, gpu_zone: str) -> ec2.Vpc:
         # Both linters would rather have the zones looked up.
         reason = "The zones are where the capacity is, which the config says"
         cdk.Validations.of(self).acknowledge(cdk.Acknowledgment(id="CloudFormation-Validate::W3010", reason=reason))
         self.template_options.metadata = {"cfn-lint": {"config": {"ignore_checks": ["W3010"]}}}
         prefixes = subnet_prefixes(config.cidr)
         is_one_gateway = config.nat_gateways == "one"
-        self.vpc = ec2.Vpc(
+        vpc = ec2.Vpc(
             self,
             "Vpc",
             ip_addresses=ec2.IpAddresses.cidr(config.cidr),
@@ -77,40 +96,23 @@ class NetworkStack(cdk.Stack):
                 "S3": ec2.GatewayVpcEndpointOptions(service=ec2.GatewayVpcEndpointAwsService.S3),
             },
         )
-        self.gpu_subnet = self._private_subnet_in(gpu_zone)
-        endpoint_group = ec2.SecurityGroup(
-            self, "Endpoints", vpc=self.vpc, description="Interface endpoints", allow_all_outbound=False
-        )
-        endpoint_group.add_ingress_rule(ec2.Peer.ipv4(config.cidr), ec2.Port.HTTPS, "Everything in the VPC")
-        for name, service in ENDPOINTS.items():
-            self.vpc.add_interface_endpoint(
-                name,
-                service=service,
-                subnets=ec2.SubnetSelection(subnets=[self.gpu_subnet]),
-                security_groups=[endpoint_group],
-                open=False,
-            )
+        self._add_endpoints(vpc, config.cidr, gpu_zone)
         # Rejected connections only: they say which rule is missing, and EFA passes flow logs by anyway.
-        self.vpc.add_flow_log(
+        log_group = logs.LogGroup(
+            self, "FlowLogs", retention=logs.RetentionDays.ONE_MONTH, removal_policy=cdk.RemovalPolicy.DESTROY
+        )
+        vpc.add_flow_log(
             "RejectedConnections",
             traffic_type=ec2.FlowLogTrafficType.REJECT,
-            destination=ec2.FlowLogDestination.to_cloud_watch_logs(
-                logs.LogGroup(
-                    self,
-                    "FlowLogs",
-                    retention=logs.RetentionDays.ONE_MONTH,
-                    removal_policy=cdk.RemovalPolicy.DESTROY,
-                )
-            ),
+            destination=ec2.FlowLogDestination.to_cloud_watch_logs(log_group),
         )
-        self.node_security_group = EfaSecurityGroup(self, "Nodes", vpc=self.vpc).group
+        return vpc
 
-    @property
-    def availability_zones(self) -> list[str]:
-        """The configured zones, so that the CDK looks none up."""
-        return self._zones
-
-    def _private_subnet_in(self, zone: str) -> ec2.ISubnet:
-        found = [subnet for subnet in self.vpc.private_subnets if subnet.availability_zone == zone]
-        assert len(found) == 1, f"{zone} has {len(found)} private subnets; the config allows only zones of the VPC"
-        return found[0]
+    def _add_endpoints(self, vpc: ec2.Vpc, cidr: str, gpu_zone: str) -> None:
+        group = ec2.SecurityGroup(
+            self, "Endpoints", vpc=vpc, description="Interface endpoints", allow_all_outbound=False
+        )
+        group.add_ingress_rule(ec2.Peer.ipv4(cidr), ec2.Port.HTTPS, "Everything in the VPC")
+        subnets = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS, availability_zones=[gpu_zone])
+        for name, service in ENDPOINTS.items():
+            vpc.add_interface_endpoint(name, service=service, subnets=subnets, security_groups=[group], open=False)

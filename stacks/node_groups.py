@@ -38,7 +38,7 @@ class NodeGroupsStack(cdk.Stack):
         cluster_name: str,
         cluster_security_group: str,
         efa_security_group: str,
-        subnet: ec2.ISubnet,
+        subnet_id: str,
         **kwargs: Any,
     ) -> None:
         super().__init__(scope, id_, **kwargs)
@@ -58,7 +58,7 @@ class NodeGroupsStack(cdk.Stack):
                 cluster_name=cluster_name,
                 kubernetes_version=kubernetes_version,
                 role=role,
-                subnet=subnet,
+                subnet_id=subnet_id,
             )
 
 
@@ -75,7 +75,7 @@ class NodeGroup(Construct):
         cluster_name: str,
         kubernetes_version: KubernetesVersion,
         role: iam.IRole,
-        subnet: ec2.ISubnet,
+        subnet_id: str,
     ) -> None:
         super().__init__(scope, id_)
         template = ec2.CfnLaunchTemplate(self, "LaunchTemplate", launch_template_data=launch_template)
@@ -86,7 +86,7 @@ class NodeGroup(Construct):
             version=kubernetes_version,
             node_role=role.role_arn,
             # One subnet, in the zone of the capacity: a launch in any other finds none.
-            subnets=[subnet.subnet_id],
+            subnets=[subnet_id],
             # Never left to a default, which comes without a GPU driver for types that the CDK does not know.
             ami_type="AL2023_x86_64_NVIDIA",
             capacity_type="CAPACITY_BLOCK" if config.purchase == "capacity_block" else "ON_DEMAND",

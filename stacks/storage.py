@@ -33,13 +33,13 @@ class StorageStack(cdk.Stack):
         config: StorageConfig,
         teardown: Literal["retain", "delete"],
         vpc: ec2.IVpc,
-        subnet: ec2.ISubnet,
+        subnet_id: str,
         client_security_group: str,
         **kwargs: Any,
     ) -> None:
         super().__init__(scope, id_, **kwargs)
         self.bucket_name = config.bucket or SharedBucket(self, "Bucket", teardown=teardown).bucket.bucket_name
-        self.file_system = self._file_system(platform, config, vpc, subnet, client_security_group)
+        self.file_system = self._file_system(platform, config, vpc, subnet_id, client_security_group)
         for folder in IMPORTED_FOLDERS:
             self._associate(folder, imports=EVERY_CHANGE)
         for folder in EXPORTED_FOLDERS:
@@ -50,7 +50,7 @@ class StorageStack(cdk.Stack):
         cdk.CfnOutput(self, "BucketName", value=self.bucket_name)
 
     def _file_system(
-        self, platform: str, config: StorageConfig, vpc: ec2.IVpc, subnet: ec2.ISubnet, clients: str
+        self, platform: str, config: StorageConfig, vpc: ec2.IVpc, subnet_id: str, clients: str
     ) -> fsx.CfnFileSystem:
         group = ec2.SecurityGroup(
             self, "FileServers", vpc=vpc, description="Lustre file servers", allow_all_outbound=False
@@ -67,7 +67,7 @@ class StorageStack(cdk.Stack):
             file_system_type_version="2.15",
             storage_type="SSD",
             storage_capacity=config.capacity_gib,
-            subnet_ids=[subnet.subnet_id],
+            subnet_ids=[subnet_id],
             security_group_ids=[group.security_group_id],
             lustre_configuration=fsx.CfnFileSystem.LustreConfigurationProperty(
                 deployment_type="PERSISTENT_2",

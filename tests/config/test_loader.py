@@ -17,6 +17,10 @@ PLATFORMS = sorted((JOBS_FOLDER.parent / "platforms").glob("*.yaml"))
 BLOCK = JOBS_FOLDER.parent / "platforms" / "p5-capacity-block.yaml"
 RESERVATION = JOBS_FOLDER.parent / "platforms" / "p5-reservation.yaml"
 ADMIN = "arn:aws:iam::111122223333:role/platform-engineer"
+VPC = {
+    "id": "vpc-0123456789abcdef0",
+    "private_subnets": {"us-east-2a": "subnet-0123456789abcdef0", "us-east-2b": "subnet-0fedcba9876543210"},
+}
 ON_DEMAND = JOBS_FOLDER.parent / "platforms" / "p5-4xlarge-on-demand.yaml"
 
 
@@ -90,6 +94,31 @@ def test_a_shipped_platform_keeps_data_at_teardown_unless_it_is_the_cheap_first_
             "network",
             {"cidr": "10.0.0.0/20"},
             "network.cidr: its subnets are /23, which hold 507 addresses",
+        ),
+        (BLOCK, "network", {"vpc": {**VPC, "id": "vpc"}}, "network.vpc.id: must match ^vpc-"),
+        (
+            BLOCK,
+            "network",
+            {"vpc": VPC, "nat_gateways": "one"},
+            "network: nat_gateways: belongs to what the platform makes, and vpc names what exists",
+        ),
+        (
+            BLOCK,
+            "network",
+            {"vpc": {**VPC, "private_subnets": {"us-east-2a": "subnet-0123456789abcdef0"}}},
+            "must name a subnet for each of availability_zones us-east-2a, us-east-2b and no other, got us-east-2a",
+        ),
+        (
+            BLOCK,
+            "cluster",
+            {"existing": {"name": "theirs", "security_group_id": "sg-0123456789abcdef0"}},
+            "cluster.existing: theirs has a VPC of its own, and network.vpc is absent",
+        ),
+        (
+            BLOCK,
+            "cluster.existing",
+            {"name": "theirs", "security_group_id": "sg-0123456789abcdef0"},
+            "cluster: admins: belongs to what the platform makes, and existing names what exists",
         ),
         (BLOCK, "cluster.admins", [ADMIN, ADMIN], f"cluster.admins: each must be named once, got {ADMIN} twice"),
         (

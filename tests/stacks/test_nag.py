@@ -18,7 +18,10 @@ NODE_POLICIES = "Documented for nodes, and kept by AWS in step with what kubelet
 
 # Rule and the end of the construct's path, to the reason.
 ACKNOWLEDGED = {
-    (f"{MANAGED}AmazonEKSClusterPolicy]", "-cluster/Role/Resource"): "EKS demands this very policy of a cluster's role",
+    (
+        f"{MANAGED}AmazonEKSClusterPolicy]",
+        "-cluster/ControlPlane/Role/Resource",
+    ): "EKS demands this very policy of a cluster's role",
     (
         f"{MANAGED}AmazonEKS_CNI_Policy]",
         "-cluster/vpc-cni-role/Resource",
@@ -39,7 +42,10 @@ ACKNOWLEDGED = {
         "ECR gives login tokens for the account, not for a repository"
     ),
     ("AwsSolutions-CB4", "-registry/ImageBuild/Project"): "Writes no artifacts that a key could encrypt",
-    ("AwsSolutions-EKS1", "-cluster/Cluster"): "Public to the networks that the config names, and never to everybody",
+    (
+        "AwsSolutions-EKS1",
+        "-cluster/ControlPlane/Cluster",
+    ): "Public to the networks that the config names, and never to everybody",
     (
         "AwsSolutions-S1",
         "-storage/Bucket/Bucket/Resource",
@@ -79,4 +85,4 @@ def test_every_acknowledgement_is_of_something_that_is_found(tmp_path: Path) -> 
 def test_a_private_endpoint_needs_no_acknowledgement(tmp_path: Path) -> None:
     values = values_of("p5-capacity-block")
     del values["cluster"]["public_access_cidrs"]
-    assert ("AwsSolutions-EKS1", "-cluster/Cluster") not in findings(config_from(values), tmp_path)
+    assert ("AwsSolutions-EKS1", "-cluster/ControlPlane/Cluster") not in findings(config_from(values), tmp_path)
