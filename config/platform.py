@@ -96,6 +96,12 @@ class ExistingClusterConfig(Model):
     )
 
 
+class ContainerInsightsConfig(Model):
+    """CloudWatch's own view of the cluster, by its add-on. It bills for every metric and every line of log."""
+
+    log_retention_days: Literal[1, 7, 30, 90] = Field(7, description="Days that CloudWatch keeps the pods' logs.")
+
+
 class ClusterConfig(Model):
     """The EKS control plane and who may use it, or a cluster that exists; and the nodes without GPUs."""
 
@@ -112,6 +118,9 @@ class ClusterConfig(Model):
     )
     system_node_group: SystemNodeGroupConfig = Field(default=SystemNodeGroupConfig(), description="Nodes without GPUs.")
     log_retention_days: Literal[7, 30, 90, 365] = Field(30, description="Days that control-plane logs are kept.")
+    container_insights: ContainerInsightsConfig | None = Field(
+        None, description="CloudWatch Container Insights. Absent: only what the platform's own charts show."
+    )
 
     @field_validator("admins")
     @classmethod
@@ -261,6 +270,9 @@ class StorageConfig(Model):
     capacity_gib: int = Field(4800, description="GiB: 1200, or a multiple of 2400.")
     throughput_mbps_per_tib: Literal[125, 250, 500, 1000] = Field(250, description="MB/s for each TiB of capacity.")
     compression: Literal["LZ4", "NONE"] = Field("LZ4", description="Compression of the data on disk.")
+    metadata_iops: int | None = Field(
+        None, description="Metadata operations a second to pay for, beside those that come with the capacity."
+    )
     mount_path: str = Field("/fsx", pattern=r"^/[a-z0-9/_-]+$", description="Where pods find the file system.")
     bucket: str | None = Field(
         None, pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="Existing bucket to use in place of a new one."
@@ -273,6 +285,14 @@ class StorageConfig(Model):
         if value != 1200 and (value < 1 or value % 2400):
             larger = 1200 if value < 1200 else (value // 2400 + 1) * 2400
             raise ValueError(f"must be 1200 or a multiple of 2400, got {value}; the next size up is {larger}")
+        return value
+
+    @field_validator("metadata_iops")
+    @classmethod
+    def _metadata_iops_are_sold(cls, value: int | None) -> int | None:
+        # https://docs.aws.amazon.com/fsx/latest/LustreGuide/managing-metadata-performance.html
+        if value is not None and value not in (1500, 3000, 6000, *range(12000, 192001, 12000)):
+            raise ValueError("must be 1500, 3000, 6000 or a multiple of 12000 up to 192000; change it or remove it")
         return value
 
 

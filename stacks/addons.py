@@ -46,6 +46,14 @@ WORKLOAD_ADDONS = (
     ),
 )
 
+# Container Insights. Its log groups belong to the stack, or they would outlive it.
+CLOUDWATCH_ADDON = Addon(
+    name="amazon-cloudwatch-observability",
+    service_account="cloudwatch-agent",
+    managed_policy="CloudWatchAgentServerPolicy",
+)
+CLOUDWATCH_LOGS = ("application", "dataplane", "host", "performance")
+
 
 def install(scope: Construct, addon: Addon, *, cluster_name: str, after: Sequence[IDependable] = ()) -> eks.CfnAddon:
     """An add-on of the cluster that is made after, and on a destroy removed before, all of `after`."""

@@ -8,11 +8,12 @@ from typing import Any
 import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks as eks
+from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from config.names import NODE_GROUP_LABEL, SYSTEM_NODE_GROUP
-from config.platform import ClusterConfig, KubernetesVersion, SystemNodeGroupConfig
-from stacks.addons import NODE_ADDONS, WORKLOAD_ADDONS, install
+from config.platform import ClusterConfig, ContainerInsightsConfig, KubernetesVersion, SystemNodeGroupConfig
+from stacks.addons import CLOUDWATCH_ADDON, CLOUDWATCH_LOGS, NODE_ADDONS, WORKLOAD_ADDONS, install
 from stacks.control_plane import ControlPlane
 from stacks.launch_template import metadata_options, root_volume, tag_specifications
 from stacks.node_role import NodeRole
@@ -56,7 +57,24 @@ class ClusterStack(cdk.Stack):
             nodes.node.add_dependency(*node_addons)
             for addon in WORKLOAD_ADDONS:
                 install(self, addon, cluster_name=self.name, after=[nodes])
+            if config.container_insights is not None:
+                groups = self._container_insights_logs(platform, config.container_insights)
+                install(self, CLOUDWATCH_ADDON, cluster_name=self.name, after=[nodes, *groups])
         cdk.CfnOutput(self, "ClusterName", value=self.name)
+
+    def _container_insights_logs(self, platform: str, config: ContainerInsightsConfig) -> list[logs.CfnLogGroup]:
+        groups = [
+            logs.CfnLogGroup(
+                self,
+                f"ContainerInsights {kind}",
+                log_group_name=f"/aws/containerinsights/{platform}/{kind}",
+                retention_in_days=config.log_retention_days,
+            )
+            for kind in CLOUDWATCH_LOGS
+        ]
+        for group in groups:
+            group.apply_removal_policy(cdk.RemovalPolicy.DESTROY)
+        return groups
 
     def _system_nodes(
         self,

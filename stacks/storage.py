@@ -73,7 +73,9 @@ class StorageStack(cdk.Stack):
                 deployment_type="PERSISTENT_2",
                 per_unit_storage_throughput=config.throughput_mbps_per_tib,
                 data_compression_type=config.compression,
-                metadata_configuration=fsx.CfnFileSystem.MetadataConfigurationProperty(mode="AUTOMATIC"),
+                metadata_configuration=fsx.CfnFileSystem.MetadataConfigurationProperty(
+                    mode="USER_PROVISIONED" if config.metadata_iops else "AUTOMATIC", iops=config.metadata_iops
+                ),
                 # A file system with a data repository takes no backups, and a backup would outlive the stack.
                 automatic_backup_retention_days=0,
                 # Says which objects could not be imported or exported, and why:

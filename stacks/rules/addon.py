@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stacks.addons import NODE_ADDONS, WORKLOAD_ADDONS
+from stacks.addons import CLOUDWATCH_ADDON, NODE_ADDONS, WORKLOAD_ADDONS
 from stacks.rules.templates import Resource, Templates
 
 NODE_NAMES = frozenset(addon.name for addon in NODE_ADDONS)
-NAMES = NODE_NAMES | {addon.name for addon in WORKLOAD_ADDONS}
+NAMES = NODE_NAMES | {addon.name for addon in (*WORKLOAD_ADDONS, CLOUDWATCH_ADDON)}
 
 
 def the_name_exists(resource: Resource, _: Templates) -> Iterator[str]:

@@ -55,11 +55,12 @@ def properties_are_those_of_persistent_2(resource: Resource, _: Templates) -> It
 
 
 def sizes_are_those_that_fsx_sells(resource: Resource, _: Templates) -> Iterator[str]:
-    """Capacity, throughput and compression, as the config knows them."""
+    """Capacity, throughput, compression and metadata, as the config knows them."""
     values = {
         "capacity_gib": resource.properties.get("StorageCapacity"),
         "throughput_mbps_per_tib": _lustre(resource).get("PerUnitStorageThroughput"),
         "compression": _lustre(resource).get("DataCompressionType"),
+        "metadata_iops": _lustre(resource).get("MetadataConfiguration", {}).get("Iops"),
     }
     try:
         validate(StorageConfig, values, source="as a storage section")

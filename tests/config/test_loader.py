@@ -151,6 +151,13 @@ def test_a_shipped_platform_keeps_data_at_teardown_unless_it_is_the_cheap_first_
         (ON_DEMAND, "node_groups.0.availability_zone", ..., "a group without a reservation names its zone"),
         (BLOCK, "storage.capacity_gib", 5000, "must be 1200 or a multiple of 2400, got 5000; the next size up is 7200"),
         (BLOCK, "storage.capacity_gib", "big", "storage.capacity_gib: must be a whole number"),
+        (
+            BLOCK,
+            "storage.metadata_iops",
+            5000,
+            "storage.metadata_iops: must be 1500, 3000, 6000 or a multiple of 12000",
+        ),
+        (BLOCK, "cluster.container_insights", True, "cluster.container_insights: must be a mapping"),
         (BLOCK, "storage.throughput_mbps_per_tib", 300, "storage.throughput_mbps_per_tib: must be one of"),
         (BLOCK, "jobs.0.nodes", 5, "jobs[0].nodes: must not exceed max_size 4 of node group p5, got 5"),
         (BLOCK, "jobs.0.nodes", 3, "jobs[0].global_batch_size: must be a multiple of"),

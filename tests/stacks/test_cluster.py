@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from config.names import NODE_GROUP_LABEL, SYSTEM_NODE_GROUP
-from tests.synthesis import Synthesized, config_from, values_of
+from stacks.rules import violations
+from tests.synthesis import Synthesized, config_from, lint, values_of
 
 NODE_ADDONS = {"vpc-cni", "kube-proxy", "eks-pod-identity-agent"}
 WORKLOAD_ADDONS = {
@@ -205,3 +206,23 @@ def test_system_nodes_name_their_image_and_force_no_pod_away(platform: Synthesiz
     nodes = platform.one("cluster", "AWS::EKS::Nodegroup")["Properties"]
     assert nodes["AmiType"] == "AL2023_x86_64_STANDARD"
     assert nodes["ForceUpdateEnabled"] is False
+
+
+def test_container_insights_log_into_groups_of_the_stack(synthesize: Callable[..., Synthesized]) -> None:
+    """The agent makes the groups itself otherwise, and they bill on after a destroy."""
+    values = values_of("p5-capacity-block")
+    values["cluster"]["container_insights"] = {"log_retention_days": 1}
+    platform = synthesize(config_from(values))
+    assert set(addons(platform)) == NODE_ADDONS | WORKLOAD_ADDONS | {"amazon-cloudwatch-observability"}
+    id_, addon = addons(platform)["amazon-cloudwatch-observability"]
+    (association,) = addon["Properties"]["PodIdentityAssociations"]
+    assert association["ServiceAccount"] == "cloudwatch-agent"
+    groups = {
+        group["Properties"]["LogGroupName"].rpartition("/")[2]: group_id
+        for group_id, group in platform.resources("cluster", "AWS::Logs::LogGroup").items()
+        if group["Properties"]["RetentionInDays"] == 1
+    }
+    assert set(groups) == {"application", "dataplane", "host", "performance"}
+    assert set(groups.values()) <= made_before(platform, id_)
+    assert lint(platform) == []
+    assert violations({f"{platform.config.name}-{stack}": t for stack, t in platform.templates.items()}) == []

@@ -148,6 +148,12 @@ SEEDS: dict[str, tuple[tuple[str, str], str, Any, str]] = {
     "servers of 2.10": (FILE_SYSTEM, "Properties.FileSystemTypeVersion", "2.10", "2.10 must be 2.15"),
     "file system in two subnets": (FILE_SYSTEM, "Properties.SubnetIds", ["subnet-1", "subnet-2"], "one subnet, got 2"),
     "compression that does not exist": (FILE_SYSTEM, f"{LUSTRE}.DataCompressionType", "ZSTD", "'LZ4', 'NONE', got"),
+    "metadata that is not sold": (
+        FILE_SYSTEM,
+        f"{LUSTRE}.MetadataConfiguration",
+        {"Mode": "USER_PROVISIONED", "Iops": 5000},
+        "must be 1500, 3000, 6000",
+    ),
     "EFA without metadata": (
         FILE_SYSTEM,
         LUSTRE,

@@ -102,6 +102,13 @@ def test_the_file_system_is_of_the_size_and_speed_that_were_asked_for(platform: 
     assert lustre["MetadataConfiguration"] == {"Mode": "AUTOMATIC"}
 
 
+def test_metadata_performance_is_bought_only_where_it_is_named(synthesize: Callable[..., Synthesized]) -> None:
+    values = values_of("p5-capacity-block")
+    values["storage"]["metadata_iops"] = 12000
+    lustre = file_system(synthesize(config_from(values)))["LustreConfiguration"]
+    assert lustre["MetadataConfiguration"] == {"Mode": "USER_PROVISIONED", "Iops": 12000}
+
+
 def test_data_comes_by_associations_and_not_by_an_import_path(platform: Synthesized) -> None:
     """PERSISTENT_2 refuses the import path of older file systems, after a quarter of an hour."""
     lustre = file_system(platform)["LustreConfiguration"]
