@@ -35,6 +35,10 @@ apply: $(READY)  ## Put the manifests of CONFIG onto its cluster, jobs left out
 submit: $(READY)  ## Start job JOB of CONFIG
 	@python -m operations.submit --config "$(CONFIG)" --job "$(JOB)"
 
+.PHONY: drill-deploy
+drill-deploy: $(READY)  ## Deploy, change and destroy a platform with the real CLI on an AWS emulator
+	@python -m operations.drill
+
 .PHONY: test
 test: $(READY)  ## Run every test
 	@python -m pytest -q $(PYTEST_FLAGS)

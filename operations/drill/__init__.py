@@ -1,0 +1,1 @@
+"""`make drill-deploy`: the real CDK CLI deploys, changes and destroys a platform on an AWS emulator."""
