@@ -27,11 +27,14 @@ def main() -> int:
         platform = load_config(chosen_path(flag=arguments.config))
         path = job_file(platform, arguments.job)
         check_cluster(platform.config)
+        clear(path, arguments.job)
         submit(path)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    follow = f"kubectl logs --namespace={TRAINING_NAMESPACE} --follow {arguments.job}-worker-0"
+    (job,) = (job for job in platform.jobs if job.name == arguments.job)
+    first = "master-0" if job.rendezvous == "static" else "worker-0"
+    follow = f"kubectl logs --namespace={TRAINING_NAMESPACE} --follow {job.name}-{first}"
     print(f"{arguments.job} is submitted; follow it with `{follow}`")
     return 0
 
@@ -53,6 +56,21 @@ def job_file(platform: Platform, name: str) -> Path:
         raise ConfigError(f"{MANIFESTS}/: has no manifest of job {name}; run make synth first")
     refuse_samples(read_objects(found[0]))
     return found[0]
+
+
+def clear(path: Path, name: str) -> None:
+    """Refuse a job that is there already, and remove what a job that is gone left: its options cannot be changed.
+
+    Raises:
+        ConfigError: the job is on the cluster, running or finished, or kubectl failed.
+    """
+    resource = f"pytorchjobs.kubeflow.org/{name}"
+    if kubectl("get", resource, f"--namespace={TRAINING_NAMESPACE}", "--ignore-not-found", "--output=name").strip():
+        raise ConfigError(
+            f"--job: {name} is on the cluster, where it runs or has ended, and would not start again; "
+            f"remove it first with `kubectl delete --filename={path}`, its checkpoints stay"
+        )
+    kubectl("delete", "--ignore-not-found", f"--filename={path}")
 
 
 def submit(path: Path) -> None:

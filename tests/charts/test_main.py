@@ -13,6 +13,7 @@ import pytest
 
 from charts.__main__ import main
 from config.loader import CONFIG_VARIABLE
+from config.names import SAMPLE_ANNOTATION
 from tests.charts.synthesis import PLATFORMS_FOLDER, REPOSITORY, SAMPLE_OUTPUTS, Manifests, read_manifests
 
 BLOCK = PLATFORMS_FOLDER / "p5-capacity-block.yaml"
@@ -84,6 +85,25 @@ def test_manifests_of_another_platform_do_not_stay_behind(start: Callable[..., i
     assert "device-plugins" not in found
     assert [name for name in found if name.startswith("job-")] == ["job-tiny"]
     assert (tmp_path / "dist" / "notes.txt").exists()
+
+
+@pytest.mark.parametrize("deployed", [False, True])
+def test_what_names_a_file_system_or_image_of_nobody_says_so(
+    start: Callable[..., int], tmp_path: Path, deployed: bool
+) -> None:
+    """`make apply` refuses it by this annotation."""
+    outputs = SAMPLE_OUTPUTS
+    if deployed:
+        outputs = tmp_path / "outputs.json"
+        outputs.write_text(SAMPLE_OUTPUTS.read_text().replace('"sample":', '"p5-capacity-block-storage":'))
+    assert start("--config", BLOCK, "--outputs", outputs) == 0
+    annotated = {
+        each["kind"]
+        for objects in read_manifests(tmp_path / "dist").values()
+        for each in objects
+        if SAMPLE_ANNOTATION in each["metadata"].get("annotations", {})
+    }
+    assert annotated == (set() if deployed else {"PersistentVolume", "PyTorchJob"})
 
 
 @pytest.mark.parametrize(

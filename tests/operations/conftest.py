@@ -21,6 +21,8 @@ with (here / "calls.jsonl").open("a") as calls:
     calls.write(json.dumps(sys.argv[1:]) + chr(10))
 if sys.argv[1] == "config":
     print((here / "cluster").read_text())
+if sys.argv[1] == "get" and (here / "jobs").exists():
+    print((here / "jobs").read_text())
 refusals = here / "refusals"
 if sys.argv[1] == "apply" and refusals.exists():
     left = refusals.read_text().splitlines()
@@ -40,6 +42,9 @@ class Kubectl:
 
     def points_at(self, cluster: str) -> None:
         (self.folder / "cluster").write_text(cluster)
+
+    def holds(self, job: str) -> None:
+        (self.folder / "jobs").write_text(f"pytorchjob.kubeflow.org/{job}")
 
     def refuses(self, *messages: str) -> None:
         (self.folder / "refusals").write_text("\n".join(messages))

@@ -112,3 +112,31 @@ def test_an_unknown_job_and_a_missing_kubectl_are_one_sentence(
     monkeypatch.setenv("PATH", str(kubectl.folder))
     done = run("apply", "--config", CLOUD, cwd=tmp_path)
     assert (done.returncode, done.stderr[:40]) == (2, "kubectl: is not on PATH; install it: htt")
+
+
+def test_a_job_that_is_there_is_not_taken_for_submitted(tmp_path: Path, kubectl: Kubectl) -> None:
+    """The operator does nothing for a finished job that is applied again, and kubectl calls that success."""
+    synthesize(tmp_path, CLOUD, deployed=True)
+    kubectl.holds("llama2-7b")
+    done = run("submit", "--config", CLOUD, "--job", "llama2-7b", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "remove it first with `kubectl delete --filename=dist/0007-job-llama2-7b.k8s.yaml`" in done.stderr
+    assert [call[0] for call in kubectl.calls()] == ["config", "get"]
+
+
+def test_options_that_a_deleted_job_left_do_not_stop_the_next(tmp_path: Path, kubectl: Kubectl) -> None:
+    synthesize(tmp_path, CLOUD, deployed=True)
+    assert run("submit", "--config", CLOUD, "--job", "llama2-7b", cwd=tmp_path).returncode == 0
+    assert [call[0] for call in kubectl.calls()] == ["config", "get", "delete", "apply"]
+
+
+def test_the_first_pod_of_a_static_job_is_its_master(tmp_path: Path, kubectl: Kubectl) -> None:
+    job = (REPOSITORY / "config/jobs/llama2-7b.yaml").read_text().replace("rendezvous: etcd", "rendezvous: static")
+    (tmp_path / "static.yaml").write_text(job)
+    platform = Path(CLOUD).read_text().replace("job: llama2-7b,", "job: ./static.yaml,")
+    (tmp_path / "platform.yaml").write_text(platform)
+    synthesize(tmp_path, str(tmp_path / "platform.yaml"), deployed=True)
+    done = run("submit", "--config", "platform.yaml", "--job", "static", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--follow static-master-0" in done.stdout
+    assert kubectl.calls()
