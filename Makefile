@@ -58,6 +58,10 @@ format: $(READY)  ## Format the code and mend what the linter can
 snapshots: $(READY)  ## Accept the synthesized output as it is now; read the diff before you commit it
 	@python -m pytest -q --snapshot-update tests/stacks tests/charts
 
+.PHONY: bench-synth
+bench-synth: $(READY)  ## Measure synthesis beside the smallest app there is
+	@python -m bench.synth
+
 .PHONY: schemas
 schemas: $(READY)  ## Write config/schemas/ for editors
 	@python -m config.schemas
