@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,25 +17,22 @@ CLOUD = str(REPOSITORY / "config/platforms/p5-capacity-block.yaml")
 LOCAL = str(REPOSITORY / "config/platforms/local.yaml")
 
 
-def synthesize(folder: Path, config: str, *, deployed: bool) -> None:
+@cache
+def manifests(config: str, deployed: bool) -> dict[str, str]:
+    """File name to text, of manifests made from a deployment's outputs or from the sample."""
     sample = json.loads((REPOSITORY / "charts/sample_outputs.json").read_text())
-    outputs = folder / "outputs.json"
-    outputs.write_text(json.dumps({"p5-capacity-block-storage": sample["sample"]} if deployed else sample))
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "charts",
-            "--config",
-            config,
-            "--outputs",
-            str(outputs),
-            "--output-dir",
-            str(folder / "dist"),
-        ],
-        cwd=REPOSITORY,
-        check=True,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = Path(folder) / "outputs.json"
+        outputs.write_text(json.dumps({"p5-capacity-block-storage": sample["sample"]} if deployed else sample))
+        arguments = ["--config", config, "--outputs", str(outputs), "--output-dir", f"{folder}/dist"]
+        subprocess.run([sys.executable, "-m", "charts", *arguments], cwd=REPOSITORY, check=True)
+        return {path.name: path.read_text() for path in Path(folder, "dist").iterdir()}
+
+
+def synthesize(folder: Path, config: str, *, deployed: bool) -> None:
+    (folder / "dist").mkdir()
+    for name, text in manifests(config, deployed).items():
+        (folder / "dist" / name).write_text(text)
 
 
 def test_files_are_applied_by_number_and_each_is_waited_for(tmp_path: Path, kubectl: Kubectl) -> None:
