@@ -89,7 +89,8 @@ class Metrics:
         self.record(record)
         if self._bar is not None:
             self._bar.n = record["step"]
-            self._bar.set_postfix_str(f"loss {record['loss']:.3f}", refresh=False)
+            # Drawn by update alone: a refresh here would draw every step, however quick.
+            self._bar.set_postfix_str(figures(record), refresh=False)
             self._bar.update(0)
         else:
             self.say(step_line(record, self.total_steps))
@@ -104,11 +105,15 @@ class Metrics:
 
 def step_line(record: Record, total_steps: int) -> str:
     """One step in a line of fixed columns."""
+    return f"step {record['step']:>6}/{total_steps}  {figures(record)}"
+
+
+def figures(record: Record) -> str:
+    """What people want to see of a step."""
     mfu = "" if record["mfu"] is None else f"  mfu {record['mfu']:6.1%}"
     return (
-        f"step {record['step']:>6}/{total_steps}  loss {record['loss']:7.4f}  norm {record['gradient_norm']:6.3f}  "
-        f"lr {record['learning_rate']:.2e}  {record['tokens_per_second_per_gpu']:>8,.0f} tokens/s/GPU{mfu}  "
-        f"memory {record['memory_gib']:5.2f} GiB"
+        f"loss {record['loss']:7.4f}  norm {record['gradient_norm']:6.3f}  lr {record['learning_rate']:.2e}  "
+        f"{record['tokens_per_second_per_gpu']:>8,.0f} tokens/s/GPU{mfu}  memory {record['memory_gib']:5.2f} GiB"
     )
 
 
