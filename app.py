@@ -21,9 +21,6 @@ from stacks.rules import violations
 from stacks.storage import StorageStack
 from trainer.config import ConfigError
 
-# A tag of a launch template cannot change without replacing it, and with it every node.
-UNTAGGED = ["AWS::EC2::LaunchTemplate"]
-
 
 def new_app(outdir: str | None = None) -> cdk.App:
     """An app with this repository's feature flags, whoever starts it; the CLI passes the same ones."""
@@ -77,9 +74,8 @@ def build_app(app: cdk.App, config: PlatformConfig) -> None:
     )
     # Nodes mount the file system, so they come after it and go before it, though neither names the other.
     node_groups.add_stack_dependency(storage)
-    cdk.Tags.of(app).add(PLATFORM_TAG, config.name, exclude_resource_types=UNTAGGED)
-    for key, value in config.tags.items():
-        cdk.Tags.of(app).add(key, value, exclude_resource_types=UNTAGGED)
+    for key, value in {**config.tags, PLATFORM_TAG: config.name}.items():
+        cdk.Tags.of(app).add(key, value)
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from config.instances import INSTANCES, REFUSED_INSTANCES, InstanceFacts
 from config.job import NAME_PATTERN, JobConfig, TrainingJob
-from config.names import METRICS_PORT, SYSTEM_NODE_GROUP
+from config.names import METRICS_PORT, PLATFORM_TAG, SYSTEM_NODE_GROUP
 from config.sizing import InterfaceLayout, addresses_per_node, checkpoint_seconds, subnet_prefixes, usable_addresses
 from trainer.config import ConfigError, Model
 
@@ -332,6 +332,13 @@ class PlatformConfig(Model):
     storage: StorageConfig = Field(default=StorageConfig(), description="Shared file system and bucket.")
     registry: RegistryConfig = Field(default=RegistryConfig(), description="Image repository.")
     jobs: tuple[JobReference, ...] = Field((), strict=False, description="Training jobs, each a manifest of its own.")
+
+    @field_validator("tags")
+    @classmethod
+    def _tags_are_free(cls, value: dict[str, str]) -> dict[str, str]:
+        if taken := [key for key in value if key == PLATFORM_TAG or key.lower().startswith("aws:")]:
+            raise ValueError(f"{taken[0]} is set by the platform or by AWS; rename the tag")
+        return value
 
     @model_validator(mode="after")
     def _zones_and_groups_agree(self) -> Self:

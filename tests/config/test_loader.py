@@ -75,6 +75,7 @@ def test_a_shipped_platform_keeps_data_at_teardown_unless_it_is_the_cheap_first_
         (BLOCK, "regoin", "us-east-2", "regoin: there is no option `regoin`; did you mean `region`?"),
         (BLOCK, "observability", {}, "observability: there is no option `observability`; allowed here:"),
         (BLOCK, "teardown", ..., "teardown: is missing (Whether the bucket"),
+        (BLOCK, "tags", {"platform": "mine"}, "tags: platform is set by the platform or by AWS"),
         (BLOCK, "account", 111122223333, "account: must be text, got 111122223333; put it in quotes"),
         (BLOCK, "account", "1234", 'account: must match ^\\d{12}$, got "1234"'),
         (BLOCK, "kubernetes_version", "1.99", "kubernetes_version: must be one of '1.33', '1.34', '1.35', '1.36', got"),
