@@ -18,12 +18,7 @@ from stacks.efa import EfaSecurityGroup
 # images (the layers come through the S3 gateway) and Pod Identity hands out credentials. With these, nodes start while
 # a NAT gateway is down. Each costs about a cent an hour in its one zone, and a p5.48xlarge fifty-five dollars.
 # https://aws.amazon.com/privatelink/pricing/
-ENDPOINTS = {
-    "Ec2": ec2.InterfaceVpcEndpointAwsService.EC2,
-    "EcrApi": ec2.InterfaceVpcEndpointAwsService.ECR,
-    "EcrDocker": ec2.InterfaceVpcEndpointAwsService.ECR_DOCKER,
-    "EksAuth": ec2.InterfaceVpcEndpointAwsService.EKS_AUTH,
-}
+ENDPOINTS = ("ec2", "ecr.api", "ecr.dkr", "eks-auth")
 
 
 class NetworkStack(cdk.Stack):
@@ -114,5 +109,12 @@ class NetworkStack(cdk.Stack):
         )
         group.add_ingress_rule(ec2.Peer.ipv4(cidr), ec2.Port.HTTPS, "Everything in the VPC")
         subnets = ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_WITH_EGRESS, availability_zones=[gpu_zone])
-        for name, service in ENDPOINTS.items():
-            vpc.add_interface_endpoint(name, service=service, subnets=subnets, security_groups=[group], open=False)
+        for service in ENDPOINTS:
+            vpc.add_interface_endpoint(
+                service,
+                service=ec2.InterfaceVpcEndpointService(f"com.amazonaws.{self.region}.{service}", 443),
+                private_dns_enabled=True,
+                subnets=subnets,
+                security_groups=[group],
+                open=False,
+            )
