@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +21,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from operations.demo.english import English, write_english
-from operations.demo.machine import Machine, Process
-from operations.demo.manifests import Manifests, Object, operator_environment
+from operations.demo.machine import Machine
+from operations.demo.manifests import Manifests
 from operations.demo.report import Summary, draw, replays, steps_run
+from operations.demo.workers import Workers
 from operations.synth import SAMPLE_OUTPUTS, Synthesized, synthesize
 from trainer.config import ConfigError, TrainerConfig, validate
 from trainer.records import Record, read_records
@@ -107,42 +107,6 @@ def trainer_options(manifests: Manifests) -> TrainerConfig:
     job = manifests.find("PyTorchJob")
     text = manifests.find("ConfigMap", f"{job['metadata']['name']}-options")["data"]["config.yaml"]
     return validate(TrainerConfig, yaml.safe_load(text), source="the job's options")
-
-
-class Workers:
-    """The pods that the training operator would make of the job, as processes."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.job: Object = machine.manifests.find("PyTorchJob")
-        worker = self.job["spec"]["pytorchReplicaSpecs"]["Worker"]
-        self.pod: Object = worker["template"]["spec"]
-        self.container: Object = next(c for c in self.pod["containers"] if c["name"] == "pytorch")
-        # The API server gives every object a UID; the init container of each pod writes down that of its job.
-        self.uid = str(uuid.uuid4())
-        self.names = [f"{self.job['metadata']['name']}-worker-{index}" for index in range(worker["replicas"])]
-        self.running = {name: self.start(name) for name in self.names}
-
-    def start(self, name: str) -> Process:
-        """Start one worker replica."""
-        folders = self.machine.mount(name, self.pod)
-        (folders["run-id"] / "uid").write_text(self.uid, encoding="utf-8")
-        environment = operator_environment(self.job)
-        # A pod reaches itself by its own name, which is a Service's.
-        environment["PET_LOCAL_ADDR"] = "127.0.0.1"
-        return self.machine.start(name, self.pod, self.container, environment)
-
-    def kill(self, name: str) -> None:
-        """Lose a worker replica with all its processes, as when its node dies."""
-        self.running[name].kill()
-
-    def replace(self, name: str) -> None:
-        """Start another in the place of one that was lost."""
-        self.running[name] = self.start(name)
-
-    def statuses(self) -> dict[str, int | None]:
-        """Exit status by name, None while it runs."""
-        return {name: process.popen.poll() for name, process in self.running.items()}
 
 
 def train(
