@@ -27,6 +27,10 @@ demo: $(READY)  ## Synthesize everything, then train on this machine, lose a wor
 synth: $(READY)  ## Write cdk.out/ and dist/ for CONFIG=config/platforms/NAME.yaml
 	@python -m operations.synth --config "$(CONFIG)"
 
+.PHONY: image
+image: $(READY)  ## Build the trainer's image of CONFIG in CodeBuild
+	@python -m operations.image --config "$(CONFIG)"
+
 .PHONY: apply
 apply: $(READY)  ## Put the manifests of CONFIG onto its cluster, jobs left out
 	@python -m operations.apply --config "$(CONFIG)"
