@@ -1,4 +1,4 @@
-"""`make image`: have CodeBuild build and push the trainer's image, and follow what it says. No Docker is needed here."""
+"""`make image`: have CodeBuild build and push the trainer's image, and follow what it says. It needs no Docker here."""
 
 from __future__ import annotations
 
