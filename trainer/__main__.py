@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.config import ConfigError, TrainerConfig
+from trainer.endings import DIVERGED, INTERRUPTED, MISTAKEN, InterruptedRunError, NonFiniteError, StopSignal
 from trainer.schedule import gradient_accumulation_steps, mesh_axes
 
 
@@ -18,26 +19,27 @@ def main(arguments: Sequence[str]) -> int:
         The exit status: 0 finished, 1 a loss that is no number, 2 a user's mistake, 143 interrupted by SIGTERM after
         saving.
     """
+    stop = StopSignal()
     try:
         config = _load(arguments)
         from trainer.ranks import check_environment  # torch comes after the config is known to be good
 
         check_environment(config)
         _check_world(config)
-        from trainer.loop import NonFiniteError, train
+        from trainer.loop import train
 
-        try:
-            status = train(config)
-        except NonFiniteError as error:
-            # Every rank tells its own rows, since one of them is to blame.
-            print(error, file=sys.stderr)
-            return 1
+        return train(config, stop)
+    except InterruptedRunError:
+        return INTERRUPTED
+    except NonFiniteError as error:
+        # Every rank tells its own rows, since one of them is to blame.
+        print(error, file=sys.stderr)
+        return DIVERGED
     except ConfigError as error:
         # Once a node is enough: every rank finds the same.
         if os.environ.get("LOCAL_RANK", "0") == "0":
             print(error, file=sys.stderr)
-        return 2
-    return status
+        return MISTAKEN
 
 
 def _load(arguments: Sequence[str]) -> TrainerConfig:
@@ -58,11 +60,4 @@ def _check_world(config: TrainerConfig) -> None:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    if code == 0 and "torch" in sys.modules:
-        import torch.distributed as dist
-
-        if dist.is_initialized():
-            dist.destroy_process_group()
-    sys.exit(code)
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,7 @@
-"""Sharded checkpoints that are whole or absent: written beside training, committed by a rename, resumed exactly."""
+"""Sharded checkpoints that are whole or absent: written beside training, committed by a rename, resumed exactly.
+
+torch.distributed.checkpoint is imported where it is used, for the reason that `loop` gives.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.optim import Optimizer
 
 from trainer.config import ConfigError, TrainerConfig
@@ -25,7 +26,8 @@ PREFIX = "step-"
 PARTIAL = ".partial"
 RUN_FILE = "run.json"
 
-# What a run is about. With another value, the steps already taken would belong to another run.
+# What a run is about. With another value, the steps already taken would belong to another run. The strategy, the
+# micro batch and the number of ranks may change, and so may all that says how to go on from here.
 IDENTITY = (
     "model",
     "model_parameters",
@@ -36,18 +38,22 @@ IDENTITY = (
     "global_batch_size",
     "seed",
 )
+DATA_DIGEST = "data_digest"
 
 
 class Checkpoints:
     """The checkpoints of one run, in `folder`: `step-00000100` and so on, at most one being written."""
 
-    def __init__(self, folder: Path, config: TrainerConfig, ranks: Ranks) -> None:
+    def __init__(self, folder: Path, config: TrainerConfig, ranks: Ranks, data_digest: str) -> None:
         self.folder = folder
-        self.config = config
         self.ranks = ranks
+        self.keep = config.checkpoints_to_keep
+        self.run = config.model_dump(mode="json") | {DATA_DIGEST: data_digest}
         # Its collectives run on a thread beside training's and must not meet them on one group.
         self._group = dist.new_group(backend="gloo")
         self._writing: tuple[int, Future[Any]] | None = None
+        # The step saved last. Ranks must know it by themselves: a look at the folder may fall before or after a rename.
+        self._newest: int | None = None
 
     def newest(self) -> int | None:
         """The step of the newest whole checkpoint, the same on every rank.
@@ -55,36 +61,46 @@ class Checkpoints:
         Raises:
             ConfigError: it cannot be read, or it is of a run with other options.
         """
-        found: list[Any] = [None]
-        if self.ranks.rank == 0:
-            steps = committed_steps(self.folder)
-            found = [max(steps) if steps else None]
+        found: list[int | None] = [None]
+
+        def look() -> None:
+            if self.ranks.rank == 0:
+                found[0] = max(committed_steps(self.folder), default=None)
+                if found[0] is not None:
+                    self._check(self._path(found[0]))
+
+        self.ranks.agreed(look)
         dist.broadcast_object_list(found, src=0, group=self.ranks.control)
-        step: int | None = found[0]
-        if step is not None:
-            self._check(self._path(step))
-        return step
+        self._newest = found[0]
+        return self._newest
 
     def _check(self, path: Path) -> None:
+        """Refuse a checkpoint that is not whole, or another run's: to start anew or from an older one would lose it."""
         try:
             saved = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
-            (path / ".metadata").stat()
-        except (OSError, ValueError) as error:
+            _check_files(path)
+        except Exception as error:  # noqa: BLE001, unpickling a torn file raises whatever it meets
             raise ConfigError(
-                f"{path}: cannot be read ({error}); restore it, or move it away to resume from the checkpoint before it"
+                f"{path}: cannot be read ({str(error) or type(error).__name__}); "
+                "restore it, or move it away to resume from the checkpoint before it"
             ) from None
-        now = self.config.model_dump(mode="json")
         for name in IDENTITY:
-            if saved.get(name) != now[name]:
+            if saved.get(name) != self.run[name]:
                 raise ConfigError(
-                    f"{name}: a resumed run must keep {saved.get(name)!r}, got {now[name]!r}; "
-                    f"set it back, or give this training another `run` than {self.config.run}"
+                    f"{name}: a resumed run must keep {saved.get(name)!r}, got {self.run[name]!r}; "
+                    f"set it back, or give this training another `run` than {self.run['run']}"
                 )
+        if saved[DATA_DIGEST] != self.run[DATA_DIGEST]:
+            raise ConfigError(
+                f"data: a resumed run must keep the tokens it began with, got others in {self.run['data']}; "
+                f"restore files and tokenizer, or give this training another `run` than {self.run['run']}"
+            )
 
     def load(self, step: int, model: Llama, optimizer: Optimizer) -> None:
         """Read weights and moments into the shards of `model` and `optimizer`, whatever world size wrote them."""
-        state = _state(model, optimizer, step)
-        load(state, checkpoint_id=self._path(step), process_group=self._group)
+        from torch.distributed.checkpoint.state_dict_loader import load
+
+        load(_state(model, optimizer, step), checkpoint_id=self._path(step), process_group=self._group)
 
     def start_saving(self, step: int, model: Llama, optimizer: Optimizer) -> float:
         """Copy the state and write it beside training; first wait for the write before it, if that still runs.
@@ -92,12 +108,15 @@ class Checkpoints:
         Returns:
             Seconds that training stood still.
         """
+        from torch.distributed.checkpoint.state_dict_saver import async_save
+
         began = time.perf_counter()
         self.finish()
         partial = self._prepared(step)
         written = async_save(_state(model, optimizer, step), checkpoint_id=partial, process_group=self._group)
         assert isinstance(written, Future)
         self._writing = (step, written)
+        self._newest = step
         return time.perf_counter() - began
 
     def poll(self) -> None:
@@ -115,17 +134,19 @@ class Checkpoints:
         self._commit(step)
 
     def save(self, step: int, model: Llama, optimizer: Optimizer) -> float:
-        """Write the state and commit it before returning.
+        """Write the state, unless that of this step is saved already, and commit it before returning.
 
         Returns:
             Seconds that it took.
         """
+        from torch.distributed.checkpoint.state_dict_saver import save
+
         began = time.perf_counter()
         self.finish()
-        if step not in committed_steps(self.folder):
-            partial = self._prepared(step)
-            save(_state(model, optimizer, step), checkpoint_id=partial, process_group=self._group)
+        if step != self._newest:
+            save(_state(model, optimizer, step), checkpoint_id=self._prepared(step), process_group=self._group)
             self._commit(step)
+            self._newest = step
         dist.barrier(group=self.ranks.control)
         return time.perf_counter() - began
 
@@ -139,7 +160,10 @@ class Checkpoints:
             for torn in self.folder.glob(f"{PREFIX}*{PARTIAL}"):
                 shutil.rmtree(torn)
             partial.mkdir(parents=True)
-            (partial / RUN_FILE).write_text(self.config.model_dump_json(indent=2), encoding="utf-8")
+            with (partial / RUN_FILE).open("w", encoding="utf-8") as file:
+                json.dump(self.run, file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
         dist.barrier(group=self.ranks.control)
         return partial
 
@@ -152,13 +176,28 @@ class Checkpoints:
         descriptor = os.open(self.folder, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-        for old in sorted(committed_steps(self.folder))[: -self.config.checkpoints_to_keep]:
-            shutil.rmtree(self._path(old))
+        for old in sorted(committed_steps(self.folder))[: -self.keep]:
+            # Renamed first, or a kill would leave half of it under the name of a whole one.
+            torn = self._path(old).rename(self._path(old).with_suffix(PARTIAL))
+            shutil.rmtree(torn)
 
 
 def committed_steps(folder: Path) -> set[int]:
     """The steps of the whole checkpoints in a folder."""
     return {int(path.name.removeprefix(PREFIX)) for path in folder.glob(f"{PREFIX}{'[0-9]' * 8}")}
+
+
+def _check_files(path: Path) -> None:
+    """Read the metadata, and refuse a file that ends before what it should hold."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    ends: dict[str, int] = {}
+    for part in FileSystemReader(path).read_metadata().storage_data.values():
+        ends[part.relative_path] = max(ends.get(part.relative_path, 0), part.offset + part.length)
+    for name, end in ends.items():
+        size = (path / name).stat().st_size
+        if size < end:
+            raise ValueError(f"{name} has {size} bytes of {end}")
 
 
 def _state(model: Llama, optimizer: Optimizer, step: int) -> dict[str, Tensor]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from trainer.config import ConfigError, DataFormat
 from trainer.loss import IGNORED_LABEL
-from trainer.tokenize import TokenFile, data_files, documents, load_tokenizer, write_token_file
+from trainer.tokenize import SUFFIXES, TokenFile, data_files, documents, load_tokenizer, write_token_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +26,18 @@ class Batch:
     documents: Tensor | None  # rises by one at each new document; None where every row lies in one document
 
     def to(self, device: torch.device) -> Batch:
-        """The same on another device."""
-        moved = None if self.documents is None else self.documents.to(device, non_blocking=True)
-        return Batch(self.tokens.to(device, non_blocking=True), self.labels.to(device, non_blocking=True), moved)
+        """The same on another device. Documents stay, since the host cuts attention by them and would have to wait."""
+        return Batch(
+            self.tokens.to(device, non_blocking=True), self.labels.to(device, non_blocking=True), self.documents
+        )
+
+    def label_count(self) -> int:
+        """Tokens to predict."""
+        return int((self.labels != IGNORED_LABEL).sum())
+
+
+# Rows by whose tokens data is known again, evenly spread: reading all of it would take as long as an epoch.
+SAMPLED_ROWS = 64
 
 
 class Rows:
@@ -43,6 +51,15 @@ class Rows:
 
     def __len__(self) -> int:
         return self.ends[-1]
+
+    def digest(self) -> str:
+        """A name for these rows, which another tokenizer, an added or a changed document would change."""
+        digest = hashlib.blake2b(f"{self.sequence_length} {self.ends}".encode(), digest_size=8)
+        for row in range(0, len(self), max(1, len(self) // SAMPLED_ROWS)):
+            digest.update(self.batch([row]).tokens.numpy().tobytes())
+        for file in self.files:
+            digest.update(f"{len(file.tokens)} {len(file.starts)} {file.largest_id}".encode())
+        return digest.hexdigest()
 
     def batch(self, indices: Sequence[int | None]) -> Batch:
         """The rows at `indices`; None stands for a row of which nothing counts."""
@@ -73,22 +90,34 @@ def open_rows(
     cache: Path,
     sequence_length: int,
     vocab_size: int,
-    writes_cache: bool,
+    once: Callable[[Callable[[], None]], None],
 ) -> Rows:
-    """The rows of a data folder or file. Text is tokenized once, by the one rank that writes; the others wait for it.
+    """The rows of a data folder or file.
+
+    Args:
+        model: folder with tokenizer.json, and with config.json for the id that ends a document.
+        data: the folder or file.
+        data_format: what is in it.
+        cache: folder for the tokens of text, which is tokenized once.
+        sequence_length: tokens in a row.
+        vocab_size: of the model.
+        once: runs what one rank must do while the others wait for it.
 
     Raises:
         ConfigError: the data is missing, torn, not what `data_format` says, too short, or of another tokenizer.
     """
     if data_format == "tokens":
-        paths = data_files(data, ".bin")
+        paths = data_files(data, SUFFIXES["tokens"])
     else:
-        path = cache / f"{_fingerprint(model, data, {'text': '.txt', 'jsonl': '.jsonl'}[data_format])}.bin"
-        if writes_cache and not path.is_file():
-            tokenizer, end_id = load_tokenizer(model)
-            write_token_file(path, tokenizer, end_id, documents(data, data_format))
-        while not path.is_file():
-            time.sleep(0.1)
+        path = cache / f"{_fingerprint(model, data, SUFFIXES[data_format])}.bin"
+
+        def tokenize() -> None:
+            if not path.is_file():
+                print(f"tokenizing {data}", flush=True)
+                tokenizer, end_id = load_tokenizer(model)
+                write_token_file(path, tokenizer, end_id, documents(data, data_format))
+
+        once(tokenize)
         paths = [path]
     files = [TokenFile.open(path) for path in paths]
     for file in files:
@@ -109,9 +138,8 @@ def open_rows(
 
 def _fingerprint(model: Path, data: Path, suffix: str) -> str:
     """A name for the tokens of these files by this tokenizer, which changes when either does."""
-    digest = hashlib.blake2b(
-        (model / "tokenizer.json").read_bytes() if (model / "tokenizer.json").is_file() else b"", digest_size=8
-    )
+    path = model / "tokenizer.json"
+    digest = hashlib.blake2b(path.read_bytes() if path.is_file() else b"", digest_size=8)
     for path in data_files(data, suffix):
         status = path.stat()
         digest.update(f"{path} {status.st_size} {status.st_mtime_ns}".encode())

@@ -1,51 +1,37 @@
-"""A run from its first step, or the one after its newest checkpoint, to its end."""
+"""A run from its first step, or the one after its newest checkpoint, to its end.
+
+What brings DTensor in its train (sharding, checkpoints, weights) is imported in `train`: it takes half as long again as
+torch itself, and a mistake should be told before.
+"""
 
 from __future__ import annotations
 
 import math
-import signal
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+import yaml
 from torch.optim import AdamW
 
-from trainer.checkpoint import Checkpoints
-from trainer.config import TrainerConfig
+from trainer.config import ConfigError, TrainerConfig
 from trainer.data import Batch, Rows, open_rows
-from trainer.loss import IGNORED_LABEL
+from trainer.endings import FINISHED, InterruptedRunError, NonFiniteError, StopSignal
 from trainer.metrics import Metrics, peak_memory_gib, perplexity
 from trainer.model import Llama, ModelConfig
 from trainer.order import positions, row_at
-from trainer.parallel import build_mesh, build_model, describe
 from trainer.ranks import Ranks
 from trainer.records import Record
 from trainer.schedule import learning_rate, total_steps
-from trainer.weights import save_weights
+from trainer.tokenize import SUFFIXES, data_files
 
-# What a shell reports for a process that ended by SIGTERM. torchrun takes it for a failure, so that a run which was
-# interrupted is never reported as one that finished, and the next start resumes it.
-INTERRUPTED = 128 + signal.SIGTERM
-
-
-class NonFiniteError(Exception):
-    """A loss or gradient that is no number. Nothing was updated with it."""
-
-
-class StopSignal:
-    """Whether this process was asked to end. SIGTERM only sets the flag; all ranks act on it at the same step."""
-
-    def __init__(self) -> None:
-        self.is_set = False
-        signal.signal(signal.SIGTERM, self._set)
-
-    def _set(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002, the signature of a handler
-        self.is_set = True
+if TYPE_CHECKING:
+    from trainer.checkpoint import Checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,94 +54,165 @@ class Paths:
             run=shared / "runs" / config.run,
         )
 
+    @property
+    def export(self) -> Path:
+        """The model that a finished run leaves, a Hugging Face folder."""
+        return self.run / "export"
 
-def train(config: TrainerConfig) -> int:
+
+def train(config: TrainerConfig, stop: StopSignal) -> int:
     """Train as `config` says, on all ranks together.
 
     Returns:
-        The exit status: 0 for a run that is finished, 143 for one that SIGTERM interrupted after it saved.
+        The exit status of a run that is finished.
 
     Raises:
-        ConfigError: a user's mistake, found before the first step.
+        ConfigError: a user's mistake, found before the first step and by all ranks.
+        InterruptedRunError: SIGTERM has reached a rank, and the step that all had taken is saved.
         NonFiniteError: the loss or the gradient is no number.
     """
-    stop = StopSignal()
-    ranks = Ranks.join(config)
     paths = Paths.of(config)
     model_config = ModelConfig.load(paths.model)
+    for data in (paths.data, paths.held_out_data):
+        if data is not None:
+            data_files(data, SUFFIXES[config.data_format])
+
+    ranks = Ranks.join(config, stop)
+    try:
+        return _train_together(config, paths, model_config, ranks)
+    except (ConfigError, InterruptedRunError):
+        dist.destroy_process_group()  # as all ranks do, for none has died
+        raise
+
+
+def _train_together(config: TrainerConfig, paths: Paths, model_config: ModelConfig, ranks: Ranks) -> int:
     rows = _rows(config, paths, paths.data, model_config, ranks)
     held_out = None
     if paths.held_out_data is not None:
         held_out = _rows(config, paths, paths.held_out_data, model_config, ranks)
     total = total_steps(config, rows=len(rows))
 
-    checkpoints = Checkpoints(paths.run / "checkpoints", config, ranks)
-    resumed = checkpoints.newest()
-    export = paths.run / "export"
-    if resumed is not None and resumed >= total and export.is_dir():
-        if ranks.rank == 0:
-            print(f"run {config.run} is finished: step {resumed} of {total}, exported to {export}")
-        return 0
+    from trainer.checkpoint import Checkpoints
+    from trainer.parallel import build_mesh, build_model, describe
+    from trainer.weights import save_weights
 
+    checkpoints = Checkpoints(paths.run / "checkpoints", config, ranks, rows.digest())
+    resumed = checkpoints.newest()
+    _check_resumption(config, paths, resumed, total)
+    if resumed == total and paths.export.is_dir():
+        if ranks.rank == 0:
+            print(_finished(config, paths, total), flush=True)
+        dist.destroy_process_group()
+        return FINISHED
+
+    metrics = Metrics(paths.run, config, ranks, total)
     mesh = build_mesh(config, ranks.world_size)
-    model = build_model(config, mesh, ranks.device)
+    model = ranks.agreed(lambda: build_model(config, mesh, ranks.device))
     optimizer = _optimizer(model, config)
-    step = 0
     if resumed is not None:
         checkpoints.load(resumed, model, optimizer)
-        step = resumed
-    metrics = Metrics(paths.run, config, ranks, total)
+    metrics.open()
+    if ranks.rank == 0:
+        options = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+        (paths.run / "config.yaml").write_text(options, encoding="utf-8")
     metrics.record(
         {
             "event": "start",
             "resumed_from_step": resumed,
             "world_size": ranks.world_size,
             "total_steps": total,
-            "restarts": metrics.starts,
+            "restarts": metrics.attempt,
+            # Of this worker's agent alone, which counts none where a node was replaced.
+            "torchrun_restarts": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
         }
     )
-    metrics.say(_opening(config, paths, rows, total, resumed, ranks, model, mesh))
+    metrics.say(_opening(config, paths, rows, total, resumed, ranks, describe(model, mesh)))
 
     steps = Steps(config=config, ranks=ranks, model=model, optimizer=optimizer, rows=rows, total=total)
-    while step < total:
-        began = time.perf_counter()
-        batches = steps.batches(step)
-        waited = time.perf_counter() - began
-        labels, asked_to_stop = ranks.sums(label_count(batches), int(stop.is_set))
-        if asked_to_stop:
-            seconds = checkpoints.save(step, model, optimizer)
-            metrics.say(f"SIGTERM: saved step {step} in {seconds:.1f} s; the next start resumes there")
-            return INTERRUPTED
-        record = steps.take(step, batches, labels)
-        step += 1
-        stalled = None
-        if step % config.checkpoint_every_steps == 0 and step < total:
-            stalled = checkpoints.start_saving(step, model, optimizer)
-        else:
-            checkpoints.poll()
-        metrics.step({"step": step, **record, "data_wait_seconds": waited, "checkpoint_seconds": stalled})
-        if held_out is not None and step < total and _is_due(config.evaluate_every_steps, step):
-            _report_held_out(step, evaluate(model, held_out, config, ranks), metrics)
-
-    checkpoints.save(total, model, optimizer)
-    if held_out is not None:
-        _report_held_out(total, evaluate(model, held_out, config, ranks), metrics)
+    steps.taken = resumed or 0
+    try:
+        _take_steps(steps, checkpoints, held_out, metrics)
+        seconds = checkpoints.save(total, model, optimizer)
+        metrics.record({"event": "checkpoint", "step": total, "checkpoint_seconds": seconds})
+        if held_out is not None:
+            _report_held_out(total, evaluate(model, held_out, config, ranks), metrics)
+    except InterruptedRunError:
+        seconds = checkpoints.save(steps.taken, model, optimizer)
+        metrics.say(f"SIGTERM: saved step {steps.taken} in {seconds:.1f} s; the next start resumes there")
+        raise
+    finally:
+        metrics.close()
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
-    save_weights(model, export, source=paths.model, dtype=dtype)
-    metrics.say(f"run {config.run} is finished: step {total} of {total}, exported to {export}")
-    metrics.close()
-    return 0
+    save_weights(model, paths.export, source=paths.model, dtype=dtype)
+    metrics.say(_finished(config, paths, total))
+    dist.destroy_process_group()
+    return FINISHED
+
+
+def _take_steps(steps: Steps, checkpoints: Checkpoints, held_out: Rows | None, metrics: Metrics) -> None:
+    """Take the steps that are left, with the checkpoints and evaluations between them.
+
+    Raises:
+        InterruptedRunError: SIGTERM has reached a rank, in a step or an evaluation.
+        NonFiniteError: the loss or the gradient is no number.
+    """
+    config, ranks, total = steps.config, steps.ranks, steps.total
+    with ThreadPoolExecutor(1, "rows") as reader:
+        ahead = reader.submit(steps.read, steps.taken)
+        while steps.taken < total:
+            began = time.perf_counter()
+            batches = ahead.result()
+            waited = time.perf_counter() - began
+            # The next step's rows are read while this one computes.
+            ahead = reader.submit(steps.read, steps.taken + 1)
+            (labels,) = ranks.end_if_asked(sum(batch.label_count() for batch in batches))
+            record = steps.take(batches, labels)
+            stalled = None
+            if steps.taken % config.checkpoint_every_steps == 0 and steps.taken < total:
+                stalled = checkpoints.start_saving(steps.taken, steps.model, steps.optimizer)
+            else:
+                checkpoints.poll()
+            metrics.step(
+                {"step": steps.taken, **record, **steps.speed(time.perf_counter() - began)}
+                | {"data_wait_seconds": waited, "checkpoint_seconds": stalled}
+            )
+            if held_out is not None and steps.taken < total and _is_due(config.evaluate_every_steps, steps.taken):
+                _report_held_out(steps.taken, evaluate(steps.model, held_out, config, ranks), metrics)
+
+
+def _check_resumption(config: TrainerConfig, paths: Paths, resumed: int | None, total: int) -> None:
+    """Refuse to do again what is done.
+
+    Raises:
+        ConfigError: the run is longer than it should become, or its export would be lost to a fresh start.
+    """
+    if resumed is None and paths.export.is_dir():
+        raise ConfigError(
+            f"run: {config.run} has an export in {paths.export} but no checkpoint, and would start from scratch; "
+            "restore its checkpoints, move the export away, or give this training another `run`"
+        )
+    if resumed is not None and resumed > total:
+        raise ConfigError(
+            f"{'steps' if config.epochs is None else 'epochs'}: run {config.run} has taken {resumed} steps already, "
+            f"got a length of {total}; lengthen it, or give this training another `run`"
+        )
+
+
+def _finished(config: TrainerConfig, paths: Paths, total: int) -> str:
+    return f"run {config.run} is finished: step {total} of {total}, exported to {paths.export}"
 
 
 def _rows(config: TrainerConfig, paths: Paths, data: Path, model_config: ModelConfig, ranks: Ranks) -> Rows:
-    return open_rows(
-        model=paths.model,
-        data=data,
-        data_format=config.data_format,
-        cache=paths.run / "data",
-        sequence_length=config.sequence_length,
-        vocab_size=model_config.vocab_size,
-        writes_cache=ranks.rank == 0,
+    return ranks.agreed(
+        lambda: open_rows(
+            model=paths.model,
+            data=data,
+            data_format=config.data_format,
+            cache=paths.run / "data",
+            sequence_length=config.sequence_length,
+            vocab_size=model_config.vocab_size,
+            once=ranks.first_does,
+        )
     )
 
 
@@ -183,8 +240,7 @@ def _opening(
     total: int,
     resumed: int | None,
     ranks: Ranks,
-    model: Llama,
-    mesh: DeviceMesh,
+    built: str,
 ) -> str:
     begins = "from the start" if resumed is None else f"resumed from step {resumed}"
     return "\n".join(
@@ -192,7 +248,7 @@ def _opening(
             f"run {config.run}: {total} steps {begins}, {ranks.world_size} ranks on {config.device}, in {paths.run}",
             f"model {paths.model}: {config.model_parameters:,} parameters, {config.initial_weights} weights, "
             f"{config.precision}",
-            f"strategy {config.strategy}: {describe(model, mesh)}",
+            f"strategy {config.strategy}: {built}",
             f"data {paths.data}: {len(rows):,} sequences of {config.sequence_length} tokens, "
             f"{config.global_batch_size} a step",
         )
@@ -209,10 +265,11 @@ class Steps:
     optimizer: AdamW
     rows: Rows
     total: int
+    taken: int = 0
 
-    def batches(self, step: int) -> list[Batch]:
+    def read(self, step: int) -> list[Batch]:
         """This rank's micro batches of step `step`, from 0. No step needs more than its own number to find them."""
-        return [self.rows.batch(indices).to(self.ranks.device) for indices in self.indices(step)]
+        return [self.rows.batch(indices) for indices in self.indices(step)]
 
     def indices(self, step: int) -> list[list[int]]:
         """The rows of this rank's micro batches."""
@@ -225,77 +282,78 @@ class Steps:
         )
         return [[row_at(place, rows=len(self.rows), seed=self.config.seed) for place in micro] for micro in places]
 
-    def take(self, step: int, batches: list[Batch], labels: int) -> Record:
-        """One optimizer step.
+    def take(self, batches: list[Batch], labels: int) -> Record:
+        """The next optimizer step.
 
         Args:
-            step: its number, from 0.
             batches: this rank's micro batches.
             labels: tokens to predict in the step over all ranks, by whose count the loss and the gradient are divided.
 
         Raises:
             NonFiniteError: the loss or the gradient is no number; the weights are as before.
         """
-        began = time.perf_counter()
-        rate = learning_rate(self.config, step=step, total=self.total)
+        rate = learning_rate(self.config, step=self.taken, total=self.total)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         loss = torch.zeros((), device=self.ranks.device)
-        for index, batch in enumerate(batches):
+        for index, batch in enumerate(batch.to(self.ranks.device) for batch in batches):
             # Gradients are reduced once a step, with the last micro batch.
             self.model.set_requires_gradient_sync(index == len(batches) - 1)  # type: ignore[operator]  # FSDPModule's
             micro_loss = self.model(batch.tokens, batch.labels, batch.documents) / labels
             micro_loss.backward()
             loss += micro_loss.detach()
         own_loss = loss.clone()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.gradient_clip_norm or math.inf)
-        if isinstance(norm, DTensor):
-            norm = norm.full_tensor()
+        norm: Any = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.gradient_clip_norm or math.inf)
         dist.all_reduce(loss)
-        mean_loss, gradient_norm = torch.stack((loss, norm)).tolist()
+        # The norm is a DTensor, of which each rank has a part.
+        mean_loss, gradient_norm = torch.stack((loss, norm.full_tensor())).tolist()
         if not math.isfinite(mean_loss) or not math.isfinite(gradient_norm):
             raise NonFiniteError(
-                f"step {step + 1}: the loss is {mean_loss} and the gradient norm {gradient_norm}; "
-                f"rank {self.ranks.rank} has a loss of {own_loss.item()} on rows {self.indices(step)}; "
-                f"the weights are still those of step {step}"
+                f"step {self.taken + 1}: the loss is {mean_loss} and the gradient norm {gradient_norm}; "
+                f"rank {self.ranks.rank} has a loss of {own_loss.item()} on rows {self.indices(self.taken)}; "
+                f"the weights are still those of step {self.taken}"
             )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        seconds = time.perf_counter() - began
+        self.taken += 1
+        return {
+            "loss": mean_loss,
+            "gradient_norm": gradient_norm,
+            "learning_rate": rate,
+            "memory_gib": peak_memory_gib(self.ranks.device),
+        }
+
+    def speed(self, seconds: float) -> Record:
+        """What a step of that many seconds amounts to, its wait for data and its stall for a checkpoint included."""
         tokens = self.config.global_batch_size * self.config.sequence_length
         speed = tokens / seconds / self.ranks.world_size
         peak = self.config.peak_tflops_per_gpu
         flops = self.model.config.flops_per_token(self.config.sequence_length)
         return {
-            "loss": mean_loss,
-            "gradient_norm": gradient_norm,
-            "learning_rate": rate,
             "step_seconds": seconds,
             "tokens_per_second_per_gpu": speed,
             "mfu": None if peak is None else speed * flops / (peak * 1e12),
-            "memory_gib": peak_memory_gib(self.ranks.device),
         }
 
 
-def label_count(batches: list[Batch]) -> int:
-    """Tokens to predict in this rank's micro batches."""
-    return sum(int((batch.labels != IGNORED_LABEL).sum()) for batch in batches)
-
-
 def evaluate(model: Llama, rows: Rows, config: TrainerConfig, ranks: Ranks) -> float:
-    """The mean loss over all of `rows`, in nats a token. Every rank runs as many passes, since each gathers weights."""
+    """The mean loss over all of `rows`, in nats a token. Every rank runs as many passes, since each gathers weights.
+
+    Raises:
+        InterruptedRunError: SIGTERM has reached a rank.
+    """
     passes = -(-len(rows) // (config.micro_batch_size * ranks.world_size))
     loss = torch.zeros((), device=ranks.device, dtype=torch.float64)
-    labels = torch.zeros((), device=ranks.device, dtype=torch.float64)
+    labels = 0
     model.eval()
     with torch.no_grad():
         for number in range(passes):
             first = (number * ranks.world_size + ranks.rank) * config.micro_batch_size
             indices = [index if index < len(rows) else None for index in range(first, first + config.micro_batch_size)]
-            batch = rows.batch(indices).to(ranks.device)
+            batch = rows.batch(indices)
+            labels += ranks.end_if_asked(batch.label_count())[0]
+            batch = batch.to(ranks.device)
             loss += model(batch.tokens, batch.labels, batch.documents)
-            labels += label_count([batch])
     model.train()
     dist.all_reduce(loss)
-    dist.all_reduce(labels)
     return float(loss / labels)

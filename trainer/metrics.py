@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from tqdm import tqdm
 
-from trainer.config import TrainerConfig
+from trainer.config import ConfigError, TrainerConfig
 from trainer.ranks import Ranks
-from trainer.records import Record, read_records
+from trainer.records import Record, is_torn, read_records
 
 GAUGES = {
     "loss": ("trainer_loss", "Mean loss of the last step, nats a token."),
@@ -32,42 +33,30 @@ class Metrics:
     """Where a run's figures go. Only rank 0 writes records and lines; local rank 0 of every node serves its gauges."""
 
     def __init__(self, folder: Path, config: TrainerConfig, ranks: Ranks, total_steps: int) -> None:
+        """Count the starts of the run so far, and begin to serve.
+
+        Raises:
+            ConfigError: the port for the gauges is taken on a node.
+        """
         self.is_first = ranks.rank == 0
         self.path = folder / "metrics.jsonl"
         self.total_steps = total_steps
-        self._file = self._opened() if self.is_first else None
-        self._bar = (
-            tqdm(total=total_steps, unit="step", dynamic_ncols=True) if self.is_first and sys.stderr.isatty() else None
-        )
-        self._gauges = self._served(config, ranks) if config.metrics_port and ranks.local_rank == 0 else {}
-        self.starts = self._count_starts()
+        self._file: TextIO | None = None
+        self._bar: tqdm[Any] | None = None
+        starts = sum(record.get("event") == "start" for record in read_records(self.path)) if self.is_first else 0
+        self.attempt = ranks.sums(starts)[0]
+        self._gauges = ranks.agreed(lambda: _served(config, ranks))
 
-    def _opened(self) -> Any:
+    def open(self) -> None:
+        """Begin to write, once nothing can be refused any more."""
+        if not self.is_first:
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self.path.open("a+", encoding="utf-8")
-        # A writer that was killed may have left half a line.
-        if file.tell():
-            file.seek(0)
-            if not file.read().endswith("\n"):
-                file.write("\n")
-        return file
-
-    def _count_starts(self) -> int:
-        return sum(record.get("event") == "start" for record in read_records(self.path))
-
-    def _served(self, config: TrainerConfig, ranks: Ranks) -> dict[str, Any]:
-        # Imported here, since most processes serve nothing and would pay for it at every start.
-        from prometheus_client import CollectorRegistry, Gauge, start_http_server
-
-        registry = CollectorRegistry()
-        labels = {"job": config.run, "run": config.run, "node_rank": str(ranks.node_rank)}
-        gauges = {
-            key: Gauge(name, text, list(labels), registry=registry).labels(**labels)
-            for key, (name, text) in GAUGES.items()
-        }
-        assert config.metrics_port is not None, "serving was asked for"
-        start_http_server(config.metrics_port, registry=registry)
-        return gauges
+        self._file = self.path.open("a+", encoding="utf-8")
+        if is_torn(self.path):
+            self._file.write("\n")
+        if sys.stderr.isatty():
+            self._bar = tqdm(total=self.total_steps, unit="step", dynamic_ncols=True)
 
     def say(self, text: str) -> None:
         """A line for people, once for all ranks."""
@@ -81,7 +70,8 @@ class Metrics:
             if record.get(key) is not None:
                 gauge.set(record[key])
         if self._file is not None:
-            self._file.write(json.dumps({"time": round(time.time(), 3), **record}) + "\n")
+            stamped = {"time": round(time.time(), 3), "attempt": self.attempt, **record}
+            self._file.write(json.dumps(stamped) + "\n")
             self._file.flush()
 
     def step(self, record: Record) -> None:
@@ -96,11 +86,34 @@ class Metrics:
             self.say(step_line(record, self.total_steps))
 
     def close(self) -> None:
-        """Let go of the file and the terminal."""
+        """Write no more records, and leave the terminal to whoever writes next."""
         if self._bar is not None:
             self._bar.close()
         if self._file is not None:
             self._file.close()
+            self._file = None
+
+
+def _served(config: TrainerConfig, ranks: Ranks) -> dict[str, Any]:
+    """The gauges of this node by their key in a record, on local rank 0 and if a port is given."""
+    if config.metrics_port is None or ranks.local_rank != 0:
+        return {}
+    # Imported here, since most processes serve nothing and would pay for it at every start.
+    from prometheus_client import CollectorRegistry, Gauge, start_http_server
+
+    registry = CollectorRegistry()
+    labels = {"job": config.run, "run": config.run, "node_rank": str(ranks.node_rank)}
+    gauges = {
+        key: Gauge(name, text, list(labels), registry=registry).labels(**labels) for key, (name, text) in GAUGES.items()
+    }
+    try:
+        start_http_server(config.metrics_port, registry=registry)
+    except OSError as error:
+        raise ConfigError(
+            f"metrics_port: {config.metrics_port} cannot be served on {os.uname().nodename} ({error.strerror}); "
+            "end what listens there, or give another port"
+        ) from None
+    return gauges
 
 
 def step_line(record: Record, total_steps: int) -> str:
@@ -111,9 +124,11 @@ def step_line(record: Record, total_steps: int) -> str:
 def figures(record: Record) -> str:
     """What people want to see of a step."""
     mfu = "" if record["mfu"] is None else f"  mfu {record['mfu']:6.1%}"
+    stall = "" if record["checkpoint_seconds"] is None else f"  checkpoint {record['checkpoint_seconds']:.2f} s"
     return (
         f"loss {record['loss']:7.4f}  norm {record['gradient_norm']:6.3f}  lr {record['learning_rate']:.2e}  "
-        f"{record['tokens_per_second_per_gpu']:>8,.0f} tokens/s/GPU{mfu}  memory {record['memory_gib']:5.2f} GiB"
+        f"{record['tokens_per_second_per_gpu']:>8,.0f} tokens/s/GPU{mfu}  memory {record['memory_gib']:5.2f} GiB  "
+        f"data {record['data_wait_seconds']:.3f} s{stall}"
     )
 
 

@@ -285,6 +285,7 @@ class Llama(nn.Module):
             tokens: [batch, tokens] of ids.
             labels: [batch, tokens] of the ids to predict at each place, or -100.
             documents: [batch, tokens], an index that rises by one at each new document; None for one document a row.
+                The host reads it, so on the host it makes no GPU wait.
 
         Returns:
             [batch, tokens, vocabulary] of logits, or a scalar in fp32: nats summed over labels.
@@ -299,7 +300,7 @@ class Llama(nn.Module):
         places = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
         if documents is not None:
             first = torch.searchsorted(documents.contiguous(), documents.contiguous())
-            places = places - first
+            places = places - first.to(places.device)
         # Computed, not kept: a buffer would be left uninitialised by to_empty and cast by mixed precision.
         angles = places.unsqueeze(-1).float() * rope_frequencies(self.config, tokens.device)
         angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)

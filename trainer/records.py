@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,3 +21,12 @@ def read_records(path: Path) -> list[Record]:
         except ValueError:
             continue
     return records
+
+
+def is_torn(path: Path) -> bool:
+    """Whether the last line of a file lacks its end, as a writer that was killed may leave it."""
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"

@@ -63,7 +63,7 @@ def total_steps(config: TrainerConfig, *, rows: int) -> int:
         rows: sequences in the training data.
 
     Raises:
-        ConfigError: the data does not fill one step.
+        ConfigError: the data does not fill one step, or its epochs end before the warm-up does.
     """
     if rows < config.global_batch_size:
         raise ConfigError(
@@ -73,7 +73,13 @@ def total_steps(config: TrainerConfig, *, rows: int) -> int:
     if config.steps is not None:
         return config.steps
     assert config.epochs is not None, "TrainerConfig demands one of the two"
-    return config.epochs * rows // config.global_batch_size
+    steps = config.epochs * rows // config.global_batch_size
+    if config.warmup_steps > steps:
+        raise ConfigError(
+            f"warmup_steps: must not exceed the {steps} steps that epochs {config.epochs} of this data make, "
+            f"got {config.warmup_steps}; shorten the warm-up or add epochs"
+        )
+    return steps
 
 
 def learning_rate(config: TrainerConfig, *, step: int, total: int) -> float:

@@ -12,21 +12,24 @@ import os
 import struct
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.config import ConfigError
+from trainer.config import ConfigError, DataFormat
 
 MAGIC = b"TOKENS01"
 HEADER = struct.Struct("<8sQQQQ")
 DOCUMENTS_AT_A_TIME = 256
+CHARACTERS_AT_A_TIME = 16_000_000  # so that a batch of long documents fits memory with its tokens
 
 TextFormat = Literal["text", "jsonl"]
+SUFFIXES: dict[DataFormat, str] = {"text": ".txt", "jsonl": ".jsonl", "tokens": ".bin"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +97,32 @@ def documents(data: Path, data_format: TextFormat) -> Iterator[str]:
     """Every document of a folder or file, in the order of file names.
 
     Raises:
-        ConfigError: nothing there, or a file that is not text or JSON lines with a `text`.
+        ConfigError: nothing there, or a file that is empty, or not text or JSON lines with a `text`.
     """
-    for path in data_files(data, {"text": ".txt", "jsonl": ".jsonl"}[data_format]):
+    for path in data_files(data, SUFFIXES[data_format]):
+        is_empty = True
         try:
-            if data_format == "text":
-                yield path.read_text(encoding="utf-8")
-                continue
-            with path.open(encoding="utf-8") as lines:
-                for number, line in enumerate(lines, start=1):
-                    if line.strip():
-                        yield _text_of(line, f"{path}: line {number}")
+            for text in _documents_of(path, data_format):
+                if "\0" in text:
+                    raise ConfigError(f"{path}: must be text, got binary data; remove the file or convert it")
+                is_empty = is_empty and not text.strip()
+                yield text
         except UnicodeDecodeError:
             raise ConfigError(f"{path}: must be UTF-8 text, got binary data; remove the file or convert it") from None
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}; make it readable or remove it") from None
+        if is_empty:
+            raise ConfigError(f"{path}: must hold text, got none; fill the file or remove it")
+
+
+def _documents_of(path: Path, data_format: TextFormat) -> Iterator[str]:
+    if data_format == "text":
+        yield path.read_text(encoding="utf-8")
+        return
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield _text_of(line, f"{path}: line {number}")
 
 
 def _text_of(line: str, where: str) -> str:
@@ -142,42 +158,58 @@ def write_token_file(path: Path, tokenizer: Tokenizer, end_id: int, texts: Itera
     """Tokenize `texts` into a token file, each document closed by `end_id`. The file appears whole or not at all.
 
     Raises:
-        ConfigError: the texts hold nothing.
+        ConfigError: the texts hold nothing, or raise it themselves.
     """
-    item_type = np.dtype("<u2" if tokenizer.get_vocab_size() <= 2**16 else "<u4")
     partial = path.with_name(f"{path.name}.partial")
+    made = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    starts, total, largest = [0], 0, 0
-    with partial.open("wb") as file:
-        file.write(bytes(HEADER.size))
-        for batch in _batches(texts):
-            for encoded in tokenizer.encode_batch(batch):
-                if not encoded.ids:
-                    continue
-                ids = encoded.ids if encoded.ids[-1] == end_id else [*encoded.ids, end_id]
-                file.write(np.asarray(ids, dtype=item_type).tobytes())
-                total += len(ids)
-                largest = max(largest, *ids)
-                starts.append(total)
-        if not total:
-            partial.unlink()
-            raise ConfigError(f"{path}: the data holds no text at all; put documents there")
-        file.write(bytes(_starts_at(item_type.itemsize, total) - file.tell()))
-        file.write(np.asarray(starts, dtype="<u8").tobytes())
-        file.seek(0)
-        file.write(HEADER.pack(MAGIC, item_type.itemsize, len(starts) - 1, total, largest))
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with partial.open("wb") as file:
+            if not _write_tokens(file, tokenizer, end_id, texts):
+                raise ConfigError(
+                    f"{path}: would hold not one token of the data; add text, or use a tokenizer of its language"
+                )
+            file.flush()
+            os.fsync(file.fileno())
+    except ConfigError:
+        partial.unlink()
+        with suppress(OSError):  # another run may have put something there meanwhile
+            for folder in made:
+                folder.rmdir()
+        raise
     partial.rename(path)
+
+
+def _write_tokens(file: BinaryIO, tokenizer: Tokenizer, end_id: int, texts: Iterator[str]) -> int:
+    """Write the whole file, and return the number of tokens in it."""
+    item_type = np.dtype("<u2" if tokenizer.get_vocab_size() <= 2**16 else "<u4")
+    starts, total, largest = [0], 0, 0
+    file.write(bytes(HEADER.size))
+    for batch in _batches(texts):
+        for encoded in tokenizer.encode_batch(batch):
+            if not encoded.ids:
+                continue
+            ids = encoded.ids if encoded.ids[-1] == end_id else [*encoded.ids, end_id]
+            file.write(np.asarray(ids, dtype=item_type).tobytes())
+            total += len(ids)
+            largest = max(largest, *ids)
+            starts.append(total)
+    file.write(bytes(_starts_at(item_type.itemsize, total) - file.tell()))
+    file.write(np.asarray(starts, dtype="<u8").tobytes())
+    file.seek(0)
+    file.write(HEADER.pack(MAGIC, item_type.itemsize, len(starts) - 1, total, largest))
+    return total
 
 
 def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
     batch: list[str] = []
+    characters = 0
     for text in texts:
         batch.append(text)
-        if len(batch) == DOCUMENTS_AT_A_TIME:
+        characters += len(text)
+        if len(batch) == DOCUMENTS_AT_A_TIME or characters >= CHARACTERS_AT_A_TIME:
             yield batch
-            batch = []
+            batch, characters = [], 0
     if batch:
         yield batch
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from trainer.__main__ import main
 from trainer.config import TrainerConfig, validate
+from trainer.endings import StopSignal
+from trainer.ranks import Ranks as TrainerRanks
 from trainer.records import Record, read_records
 
 REPOSITORY = Path(__file__).parents[2]
@@ -58,24 +65,59 @@ OPTIONS: dict[str, Any] = {
 }
 
 
+# Ranks are forked from one process that has imported torch already, or each would take seconds to start. What a real
+# command line does is for test_main.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["pytest", "trainer.loop", "trainer.checkpoint", "trainer.parallel", "trainer.generate"])
+
+
+def run_rank(arguments: list[str], environment: dict[str, str], out: Path, err: Path) -> None:
+    """One rank in a process of its own, as `python -m trainer` runs it."""
+    for path, stream in ((out, sys.stdout), (err, sys.stderr)):
+        with path.open("w", encoding="utf-8") as file:
+            os.dup2(file.fileno(), stream.fileno())
+    os.environ |= environment
+    torch.set_num_threads(1)
+    sys.exit(main(arguments))
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank's process and what it says."""
+
+    process: ForkServerProcess
+    out: Path
+    err: Path
+
+    def send_signal(self, number: int) -> None:
+        assert self.process.pid is not None
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
+
+
 @dataclass
 class Ranks:
     """The processes of a run, one a rank, started as any launcher may: by their environment alone."""
 
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    processes: list[Rank] = field(default_factory=list)
 
-    def wait(self, timeout: float = 90) -> list[tuple[int, str, str]]:
+    def wait(self, timeout: float = 60) -> list[tuple[int, str, str]]:
         """Exit status, stdout and stderr of every rank."""
-        ended = []
-        for process in self.processes:
-            out, err = process.communicate(timeout=timeout)
-            ended.append((process.returncode, out, err))
+        deadline = time.monotonic() + timeout
+        for rank in self.processes:
+            rank.process.join(max(0.0, deadline - time.monotonic()))
+        hung = [index for index, rank in enumerate(self.processes) if rank.process.exitcode is None]
+        self.kill()
+        for rank in self.processes:
+            rank.process.join()
+        ended = [(rank.process.exitcode or 0, rank.out.read_text(), rank.err.read_text()) for rank in self.processes]
+        assert not hung, f"ranks {hung} did not end: {ended}"
         return ended
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Signal every rank."""
-        for process in self.processes:
-            process.send_signal(number)
+    def kill(self) -> None:
+        """SIGKILL to every rank."""
+        for rank in self.processes:
+            rank.send_signal(signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -90,25 +132,21 @@ class Shared:
     def config(self, **changes: Any) -> TrainerConfig:
         return validate(TrainerConfig, self.options(**changes), source="the test")
 
-    def start(self, world_size: int, *flags: str, **changes: Any) -> Ranks:
+    def write_options(self, **changes: Any) -> Path:
         path = self.folder / "run.yaml"
         path.write_text(yaml.safe_dump(self.options(**changes)), encoding="utf-8")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
+        return path
+
+    def start(self, world_size: int, *flags: str, **changes: Any) -> Ranks:
+        arguments = ["--config", str(self.write_options(**changes)), *flags]
+        common = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         ranks = Ranks()
-        for rank in range(world_size):
-            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
-            ranks.processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "trainer", "--config", str(path), *flags],
-                    cwd=REPOSITORY,
-                    env=os.environ | place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+        for number in range(world_size):
+            environment = common | {"RANK": str(number), "LOCAL_RANK": str(number)}
+            out, err = self.folder / f"rank-{number}.out", self.folder / f"rank-{number}.err"
+            process = FORKS.Process(target=run_rank, args=(arguments, environment, out, err))
+            process.start()
+            ranks.processes.append(Rank(process, out, err))
         return ranks
 
     def run(self, world_size: int, *flags: str, **changes: Any) -> list[tuple[int, str, str]]:
@@ -123,6 +161,14 @@ class Shared:
 
     def checkpoints(self, run: str = "test") -> list[str]:
         return sorted(path.name for path in (self.folder / "runs" / run / "checkpoints").iterdir())
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def write_shared(folder: Path, **shape: Any) -> Shared:
@@ -170,3 +216,20 @@ def single_rank() -> Iterator[Callable[[], None]]:
     yield join
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+@pytest.fixture
+def alone(single_rank: Callable[[], None]) -> TrainerRanks:
+    """This process as the only rank of a run."""
+    import torch.distributed as dist
+
+    single_rank()
+    return TrainerRanks(
+        rank=0,
+        local_rank=0,
+        world_size=1,
+        node_rank=0,
+        device=torch.device("cpu"),
+        stop=StopSignal(),
+        control=dist.new_group(backend="gloo"),
+    )

@@ -21,7 +21,7 @@ def opened(shared: Shared, **changes: Any) -> Rows:
         "cache": shared.folder / "cache",
         "sequence_length": 16,
         "vocab_size": 97,
-        "writes_cache": True,
+        "once": lambda work: work(),
     }
     return open_rows(**arguments | changes)
 

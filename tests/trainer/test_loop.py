@@ -53,7 +53,7 @@ def single_process_losses(shared: Shared, steps: int) -> list[float]:
         cache=shared.folder / "reference-cache",
         sequence_length=config.sequence_length,
         vocab_size=97,
-        writes_cache=True,
+        once=lambda work: work(),
     )
     decayed = [p for p in model.parameters() if p.ndim > 1]
     kept = [p for p in model.parameters() if p.ndim == 1]
@@ -120,7 +120,7 @@ def test_the_held_out_loss_is_the_mean_over_every_held_out_token(uninterrupted: 
         cache=folder / "reference-cache",
         sequence_length=16,
         vocab_size=97,
-        writes_cache=True,
+        once=lambda work: work(),
     )
     batch = rows.batch(list(range(len(rows))))
     logits = model(batch.tokens, documents=batch.documents)
@@ -137,7 +137,7 @@ def test_a_run_that_is_killed_resumes_and_ends_bit_for_bit_like_one_that_is_not(
     ranks = shared.start(2, held_out_data="data/held-out", evaluate_every_steps=6)
     wait_for_checkpoint(shared, 4)
     wait_for_step(shared, 6)
-    ranks.kill(signal.SIGKILL)
+    ranks.kill()
     ranks.wait()
     ended = shared.run(2, held_out_data="data/held-out", evaluate_every_steps=6)
     assert [status for status, _, _ in ended] == [0, 0], ended[0][2]

@@ -57,6 +57,12 @@ def test_epochs_become_steps_by_the_rows_of_the_data() -> None:
     assert total_steps(config(steps=5), rows=100) == 5
 
 
+def test_a_warm_up_longer_than_the_epochs_is_refused() -> None:
+    with pytest.raises(ConfigError, match="warmup_steps: must not exceed the 12 steps that epochs 1 of this data make"):
+        total_steps(config(steps=None, epochs=1, warmup_steps=13), rows=100)
+    assert total_steps(config(steps=None, epochs=1, warmup_steps=12), rows=100) == 12
+
+
 def test_data_that_does_not_fill_one_step_is_refused() -> None:
     with pytest.raises(ConfigError, match="must hold at least global_batch_size 8 sequences of 16 tokens, got 7"):
         total_steps(config(), rows=7)

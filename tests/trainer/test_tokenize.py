@@ -65,7 +65,7 @@ def test_missing_data_is_one_sentence(tmp_path: Path) -> None:
 def test_data_without_any_text_leaves_no_file(shared: Shared) -> None:
     tokenizer, end = load_tokenizer(shared.folder / "models" / "small")
     path = shared.folder / "empty.bin"
-    with pytest.raises(ConfigError, match="holds no text at all"):
+    with pytest.raises(ConfigError, match="would hold not one token of the data"):
         write_token_file(path, tokenizer, end, iter(["", ""]))
     assert list(shared.folder.glob("empty*")) == []
 
