@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from trainer.config import ConfigError, TrainerConfig
 from trainer.endings import InterruptedRunError, StopSignal
@@ -41,13 +43,14 @@ class Ranks:
     @classmethod
     def join(cls, config: TrainerConfig, stop: StopSignal) -> Ranks:
         """Join the others, as torchrun or whoever started this process has laid down in a sound environment."""
-        rank, world_size, local_rank = (int(os.environ[name]) for name in VARIABLES[:3])
+        local_rank = int(os.environ["LOCAL_RANK"])
         device = torch.device("cuda", local_rank) if config.device == "cuda" else torch.device("cpu")
+        store, rank, world_size = _meeting_place()
         if config.device == "cuda":
             torch.cuda.set_device(device)
-            dist.init_process_group("nccl", device_id=device)
+            dist.init_process_group("nccl", store=store, rank=rank, world_size=world_size, device_id=device)
         else:
-            dist.init_process_group("gloo")
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
         return cls(
             rank=rank,
             local_rank=local_rank,
@@ -121,6 +124,17 @@ class Ranks:
                 raise failures[0]
 
         self.agreed(raise_failure)
+
+
+def _meeting_place() -> tuple[Store, int, int]:
+    """The store in which ranks find one another, this rank, and the world size."""
+    store, rank, world_size = next(rendezvous("env://"))
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # torchrun then keeps one store over its restarts, and in it the addresses of ranks that are gone. torch 2.13
+        # takes each restart's store for a new one, and its ranks would wait for the dead:
+        # https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/rendezvous.py
+        store = PrefixStore(f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    return store, rank, world_size
 
 
 def check_environment(config: TrainerConfig) -> None:

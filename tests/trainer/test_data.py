@@ -79,6 +79,26 @@ def test_a_row_of_which_nothing_counts_has_no_labels(shared: Shared) -> None:
     assert bool((batch.labels[1] != IGNORED_LABEL).any())
 
 
+def test_data_is_known_again_by_its_tokens_and_not_by_its_place_or_age(shared: Shared) -> None:
+    before = opened(shared).digest()
+    assert opened(shared, cache=shared.folder / "elsewhere").digest() == before
+    assert opened(shared, sequence_length=8).digest() != before
+    document = shared.folder / "data" / "train" / "1.txt"
+    text = document.read_text(encoding="utf-8")
+    document.write_text(text, encoding="utf-8")
+    assert opened(shared).digest() == before
+    document.write_text(text.replace(text[:3], text[4:7], 1), encoding="utf-8")
+    assert opened(shared).digest() != before
+
+
+def test_documents_stay_on_the_host_which_cuts_attention_by_them(shared: Shared) -> None:
+    batch = opened(shared).batch([0, 1, 2, 3, 4, 5, 6, 7])
+    moved = batch.to(torch.device("meta"))
+    assert moved.tokens.device.type == moved.labels.device.type == "meta"
+    assert moved.documents is batch.documents
+    assert batch.label_count() == sum(int(label) != IGNORED_LABEL for label in batch.labels.flatten())
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

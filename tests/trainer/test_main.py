@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.trainer.conftest import REPOSITORY, Shared
+from tests.trainer.conftest import PARAMETERS, REPOSITORY, Shared
 
 
 def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -37,6 +40,7 @@ def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
             {"strategy": "HYBRID_SHARD", "shard_group_size": 2},
             "HYBRID_SHARD needs a world size that is two or more shard",
         ),
+        ({"model_parameters": 5}, f"model_parameters: must be the {PARAMETERS} that"),
         ({"device": "cuda"}, "device: cuda needs 1 GPUs on this node, and torch sees 0"),
         ({"model": "models/none"}, "models/none/config.json: no such file; put Hugging Face's model folder there"),
         ({"data": "data/none"}, "data/none: no such file or folder; put the data there"),
@@ -87,3 +91,40 @@ def test_a_bad_config_is_found_before_torch_is_imported(tmp_path: Any) -> None:
     )
     assert done.returncode == 0
     assert "there is no option `modle`; did you mean `model`?" in done.stderr
+
+
+def test_torchrun_restarts_all_after_the_loss_of_one_and_the_run_ends_as_if_nothing_was(
+    shared: Shared, uninterrupted: Shared
+) -> None:
+    arguments = ["--standalone", "--nproc-per-node=2", "--max-restarts=2", "-m", "trainer"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", *arguments, f"--config={shared.write_options()}", "--steps=12"],
+        cwd=REPOSITORY,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(shared.folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while max(shared.losses(), default=0) < 6:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        psutil.Process(process.pid).children()[1].kill()
+        said, _ = process.communicate(timeout=60)
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            for worker in psutil.Process(process.pid).children():
+                worker.kill()
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, said
+    starts = [record for record in shared.records() if record.get("event") == "start"]
+    assert [(start["attempt"], start["restarts"], start["torchrun_restarts"]) for start in starts] == [
+        (0, 0, 0),
+        (1, 1, 1),
+    ]
+    assert starts[1]["resumed_from_step"] == 4
+    for record in shared.records():
+        if "loss" in record:
+            assert record["loss"] == uninterrupted.losses()[record["step"]]

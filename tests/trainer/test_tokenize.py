@@ -46,6 +46,8 @@ def test_a_command_converts_a_folder(shared: Shared) -> None:
         ("a.jsonl", b'{"prompt": "x"}\n', 'a.jsonl: line 1: must be a JSON object with text in "text"'),
         ("a.jsonl", b'["x"]\n', "a.jsonl: line 1: must be a JSON object with text"),
         ("a.jsonl", b"\xff\xfe", "a.jsonl: must be UTF-8 text, got binary data"),
+        ("a.jsonl", b'{"text": "a\\u0000b"}\n', "a.jsonl: must be text, got binary data"),
+        ("a.jsonl", b"", "a.jsonl: must hold text, got none; fill the file or remove it"),
         ("a.csv", b"x", "has no *.jsonl file"),
     ],
 )
@@ -55,6 +57,31 @@ def test_bad_lines_are_named_by_file_and_number(tmp_path: Path, name: str, conte
         list(documents(tmp_path, "jsonl"))
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\x00\x01\x02", "b.txt: must be text, got binary data"),
+        (b"\xff", "b.txt: must be UTF-8 text, got binary data"),
+        (b" \n", "b.txt: must hold text, got none"),
+    ],
+)
+def test_a_file_that_is_no_text_is_named_though_others_are(tmp_path: Path, content: bytes, expected: str) -> None:
+    (tmp_path / "a.txt").write_text("fine", encoding="utf-8")
+    (tmp_path / "b.txt").write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        list(documents(tmp_path, "text"))
+    assert expected in str(caught.value)
+
+
+def test_a_mistake_in_the_middle_of_the_data_leaves_no_file(shared: Shared) -> None:
+    tokenizer, end = load_tokenizer(shared.folder / "models" / "small")
+    (shared.folder / "data" / "train" / "3.txt").write_bytes(b"\xff")
+    path = shared.folder / "some" / "where" / "out.bin"
+    with pytest.raises(ConfigError, match=r"3\.txt: must be UTF-8"):
+        write_token_file(path, tokenizer, end, documents(shared.folder / "data" / "train", "text"))
+    assert not (shared.folder / "some").exists()
 
 
 def test_missing_data_is_one_sentence(tmp_path: Path) -> None:
