@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator
 
 from config.instances import InstanceFacts
 from trainer.config import ConfigError, Device, Model, TrainerConfig, read_yaml, validate
@@ -19,6 +20,21 @@ STATE_BYTES_PER_PARAMETER = 16
 
 # `<job>-worker-127` names a Service, which is a DNS label of 63 characters.
 NAME_PATTERN = r"^[a-z]([a-z0-9-]{0,48}[a-z0-9])?$"
+
+
+# Folders of an image, or of the pod, that a mount would hide.
+TAKEN_FOLDERS = (
+    "bin|boot|dev|etc|home|lib|lib32|lib64|libx32|media|mnt|opt|proc|root|run|sbin|scratch|srv|sys|tmp|usr|var"
+)
+
+
+def _hides_nothing(path: str) -> str:
+    if re.fullmatch(f"/({TAKEN_FOLDERS})", path):
+        raise ValueError("is a folder that the image or the pod needs; use another, such as /fsx")
+    return path
+
+
+MountPath = Annotated[str, StringConstraints(pattern=r"^/[a-z0-9_-]+$"), AfterValidator(_hides_nothing)]
 
 
 class JobConfig(Model):

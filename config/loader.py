@@ -52,7 +52,7 @@ def load_config(path: Path) -> Platform:
     """
     values = read_yaml(path)
     storage = values.get("storage")
-    is_local = isinstance(storage, dict) and "host_path" in storage
+    is_local = isinstance(storage, dict) and "host_path" in storage and "account" not in values
     config: PlatformConfig | LocalConfig = (
         validate(LocalConfig, values, source=str(path))
         if is_local
@@ -65,6 +65,10 @@ def load_config(path: Path) -> Platform:
             raise ConfigError(
                 f"{path}: jobs: each must be named once, got {name} twice; copy its file under another name"
             )
+    runs = [job.trainer.run for job in jobs]
+    for run in runs:
+        if runs.count(run) > 1:
+            raise ConfigError(f"{path}: jobs: two of them write into the same run {run}; give each its own `run`")
     return Platform(config=config, jobs=jobs)
 
 
@@ -73,7 +77,7 @@ def _place_jobs(config: PlatformConfig | LocalConfig, path: Path) -> Iterator[Tr
     for index, reference in enumerate(references):
         where = f"{path}: jobs[{index}]"
         job_path = _job_path(reference.job, path)
-        if not job_path.is_file():
+        if not _is_file(job_path):
             known = ", ".join(sorted(file.stem for file in JOBS_FOLDER.glob("*.yaml")))
             raise ConfigError(
                 f"{where}.job: must be one of {known} or the path of a job file, "
@@ -84,13 +88,23 @@ def _place_jobs(config: PlatformConfig | LocalConfig, path: Path) -> Iterator[Tr
                 f"{where}.job: a job's file name must match {NAME_PATTERN}, since pods are named after it, "
                 f"got {job_path.stem}; rename the file"
             )
-        job = JobConfig.load(job_path)
+        try:
+            job = JobConfig.load(job_path)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (named by {where})") from None
         try:
             placed = config.place(job_path.stem, job, reference)  # type: ignore[arg-type]  # each config holds its own kind
             placed.check()
         except ConfigError as error:
             raise ConfigError(f"{where}.{error} (job {job_path})") from None
         yield placed
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long for the file system, or no path at all
+        return False
 
 
 def _job_path(job: str, platform_path: Path) -> Path:

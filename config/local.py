@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from config.job import JobConfig, TrainingJob
+from config.job import JobConfig, MountPath, TrainingJob
 from trainer.config import Model
 
 
@@ -14,7 +14,7 @@ class LocalStorageConfig(Model):
     """A folder of the machine in place of the file system."""
 
     host_path: str = Field(pattern=r"^/", description="Folder of the machine that workers share.")
-    mount_path: str = Field("/fsx", pattern=r"^/[a-z0-9/_-]+$", description="Where pods find it.")
+    mount_path: MountPath = Field("/fsx", description="Where pods find it: one folder below the root.")
 
 
 class LocalJobReference(Model):

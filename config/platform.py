@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from config.instances import INSTANCES, REFUSED_INSTANCES, InstanceFacts
-from config.job import NAME_PATTERN, JobConfig, TrainingJob
+from config.job import NAME_PATTERN, JobConfig, MountPath, TrainingJob
 from config.names import METRICS_PORT, PLATFORM_TAG, SYSTEM_NODE_GROUP
 from config.sizing import InterfaceLayout, addresses_per_node, checkpoint_seconds, subnet_prefixes, usable_addresses
 from trainer.config import ConfigError, Model
@@ -23,10 +23,15 @@ Purchase = Literal["on_demand", "capacity_reservation", "capacity_block"]
 MAX_ZONES = 4
 # Addresses of the GPU nodes' subnet that others take: the control plane, endpoints, system nodes and file servers.
 OTHER_ADDRESSES = 100
+PRIVATE_NETWORKS = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
+WIDEST_PUBLIC_ACCESS = 8
+MOST_TAGS = 45
+TAG_KEY = r"[\w\s+\-=.:/@]{1,128}"
+TAG_VALUE = r"[\w\s+\-=.:/@]{0,256}"
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-AvailabilityZone = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d[a-z]$")]
+AvailabilityZone = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9][a-z]$")]
 SubnetId = Annotated[str, StringConstraints(pattern=r"^subnet-[0-9a-f]{8,17}$")]
-RoleOrUserArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(role|user)/.+$")]
+RoleOrUserArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::[0-9]{12}:(role|user)/.+$")]
 
 
 class ExistingVpcConfig(Model):
@@ -56,6 +61,8 @@ class NetworkConfig(Model):
             raise ValueError(f"must be an IPv4 network such as 10.0.0.0/16 ({error})") from None
         if not 16 <= network.prefixlen <= 20:
             raise ValueError("must be a /16 to a /20, which hold a subnet a zone with room for pods; change the prefix")
+        if not any(network.subnet_of(private) for private in PRIVATE_NETWORKS):
+            raise ValueError(f"must lie in one of {', '.join(map(str, PRIVATE_NETWORKS))}; choose a range of your own")
         return value
 
     @model_validator(mode="after")
@@ -76,7 +83,7 @@ class SystemNodeGroupConfig(Model):
     def _instance_type_is_x86(cls, value: str) -> str:
         # A g behind the generation is Graviton: https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
         family = value.partition(".")[0]
-        if re.fullmatch(r"a1|[a-z]+\d+[a-z]*g[a-z]*", family):
+        if re.fullmatch(r"a1|[a-z]+[0-9]+[a-z]*g[a-z]*", family):
             raise ValueError(
                 "must be an x86 type, since the nodes start from an x86 image; choose one such as m7i.xlarge"
             )
@@ -137,8 +144,11 @@ class ClusterConfig(Model):
                 network = ipaddress.IPv4Network(cidr)
             except ValueError as error:
                 raise ValueError(f"{cidr!r} is not an IPv4 network ({error}); write 198.51.100.0/24") from None
-            if network.prefixlen == 0:
-                raise ValueError(f"{cidr!r} opens the API server to the whole internet; name your own ranges")
+            if network.prefixlen < WIDEST_PUBLIC_ACCESS:
+                raise ValueError(
+                    f"{cidr!r} opens the API server to more of the internet than a /{WIDEST_PUBLIC_ACCESS}, "
+                    "which no single company holds; name your own ranges"
+                )
         return value
 
     @model_validator(mode="after")
@@ -154,7 +164,7 @@ class ReservationConfig(Model):
     id: str | None = Field(None, pattern=r"^cr-[0-9a-f]{8,17}$", description="Id of the reservation or block.")
     resource_group_arn: str | None = Field(
         None,
-        pattern=r"^arn:aws[a-z-]*:resource-groups:[a-z0-9-]+:\d{12}:group/.+$",
+        pattern=r"^arn:aws[a-z-]*:resource-groups:[a-z0-9-]+:[0-9]{12}:group/.+$",
         description="Resource group of capacity reservations, in place of an id.",
     )
     availability_zone: AvailabilityZone = Field(description="Zone of the reservation; the nodes and the data go there.")
@@ -184,7 +194,8 @@ class NodeGroupConfig(Model):
     )
     min_size: int = Field(0, ge=0, description="Fewest nodes.")
     desired_size: int = Field(0, ge=0, description="Nodes now. Scaling is another deploy with another number.")
-    max_size: int = Field(gt=0, description="Most nodes.")
+    # https://docs.aws.amazon.com/eks/latest/userguide/service-quotas.html
+    max_size: int = Field(gt=0, le=450, description="Most nodes; EKS allows a managed node group 450.")
     reservation: ReservationConfig | None = Field(None, description="What was reserved; on demand has none.")
     availability_zone: AvailabilityZone | None = Field(None, description="Zone of a group without a reservation.")
     placement_group: str | None = Field(
@@ -273,7 +284,7 @@ class StorageConfig(Model):
     metadata_iops: int | None = Field(
         None, description="Metadata operations a second to pay for, beside those that come with the capacity."
     )
-    mount_path: str = Field("/fsx", pattern=r"^/[a-z0-9/_-]+$", description="Where pods find the file system.")
+    mount_path: MountPath = Field("/fsx", description="Where pods find the file system: one folder below the root.")
     bucket: str | None = Field(
         None, pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", description="Existing bucket to use in place of a new one."
     )
@@ -316,8 +327,8 @@ class PlatformConfig(Model):
     name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{1,30}[a-z0-9]$")] = Field(
         description="Name of the platform: the cluster's name, and the first part of every stack's."
     )
-    account: str = Field(pattern=r"^\d{12}$", description="AWS account, 12 digits in quotes.")
-    region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="AWS region.")
+    account: str = Field(pattern=r"^[0-9]{12}$", description="AWS account, 12 digits in quotes.")
+    region: str = Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$", description="AWS region.")
     availability_zones: tuple[AvailabilityZone, ...] = Field(
         strict=False, min_length=2, max_length=MAX_ZONES, description="Zones of the VPC."
     )
@@ -338,6 +349,17 @@ class PlatformConfig(Model):
     def _tags_are_free(cls, value: dict[str, str]) -> dict[str, str]:
         if taken := [key for key in value if key == PLATFORM_TAG or key.lower().startswith("aws:")]:
             raise ValueError(f"{taken[0]} is set by the platform or by AWS; rename the tag")
+        # https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html
+        if len(value) > MOST_TAGS:
+            raise ValueError(
+                f"must be at most {MOST_TAGS}, since AWS takes 50 and adds its own, got {len(value)}; drop some"
+            )
+        for key, text in value.items():
+            if not re.fullmatch(TAG_KEY, key) or not re.fullmatch(TAG_VALUE, text):
+                raise ValueError(
+                    f"{key[:40]!r}: a tag is a key of 1 to 128 and a value of at most 256 letters, digits, spaces and "
+                    f"+ - = . _ : / @, got {text[:40]!r}; change it"
+                )
         return value
 
     @model_validator(mode="after")

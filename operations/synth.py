@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from charts.outputs import PlatformOutputs
 from config.loader import chosen_path, load_config
+from config.names import STACKS
 from config.platform import PlatformConfig
 from trainer.config import ConfigError
 
@@ -39,36 +43,29 @@ def synthesize(path: Path, *, stacks_folder: Path, charts_folder: Path, outputs:
         ConfigError: the config is refused, or a CLI fails, with what it said.
     """
     config = load_config(path).config
+    charts = [sys.executable, "-m", "charts", "--config", str(path)]
     templates: tuple[Path, ...] = ()
-    charts = f"{sys.executable} -m charts --config {path}"
-    used_sample = False
     if isinstance(config, PlatformConfig):
-        _run(
-            "cdk",
-            "synth",
-            "--quiet",
-            "--no-notices",
-            "--strict",
-            "--output",
-            str(stacks_folder),
-            "--context",
-            f"config={path}",
-        )
-        templates = tuple(sorted(stacks_folder.glob("*.template.json")))
-        if outputs is None:
-            outputs = OUTPUTS if OUTPUTS.exists() else SAMPLE_OUTPUTS
-        used_sample = outputs == SAMPLE_OUTPUTS
-        charts += f" --outputs {outputs}"
-    _run("cdk8s", "synth", "--no-check-upgrade", "--app", charts, "--output", str(charts_folder))
+        outputs = outputs or (OUTPUTS if OUTPUTS.exists() else SAMPLE_OUTPUTS)
+        PlatformOutputs.load(outputs, config.name)
+        charts += ["--outputs", str(outputs)]
+        out = ("--output", str(stacks_folder))
+        _run("cdk", "synth", "--quiet", "--no-notices", "--strict", *out, "--context", f"config={path}")
+        # The CLI leaves templates of other platforms where they are.
+        expected = (stacks_folder / f"{config.name}-{stack}.template.json" for stack in STACKS)
+        templates = tuple(template for template in expected if template.is_file())
+    _run("cdk8s", "synth", "--no-check-upgrade", "--app", shlex.join(charts), "--output", str(charts_folder))
     return Synthesized(
         name=config.name,
         templates=templates,
         manifests=tuple(sorted(charts_folder.glob("*.yaml"))),
-        used_sample_outputs=used_sample,
+        used_sample_outputs=outputs == SAMPLE_OUTPUTS,
     )
 
 
 def _run(*command: str) -> None:
+    if shutil.which(command[0]) is None:
+        raise ConfigError(f"{command[0]}: is not on PATH; run make setup and `. .venv/bin/activate`, or make synth")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigError(f"{' '.join(command[:2])} failed with status {done.returncode}:\n{done.stdout}{done.stderr}")

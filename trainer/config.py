@@ -54,7 +54,7 @@ class TrainerConfig(Model):
 
     model: str = Field(description="Folder with Hugging Face's config.json, tokenizer.json and safetensors files.")
     model_parameters: int = Field(
-        gt=0, description="Parameters the model has. A model of another size is refused at start."
+        gt=0, lt=10**14, description="Parameters the model has. A model of another size is refused at start."
     )
     initial_weights: Literal["pretrained", "random"] = Field(
         "pretrained",
@@ -172,7 +172,26 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people write it: a key twice is an error, and 2e-5 is a number as in YAML 1.2 and JSON."""
+    """YAML as people write it: a key twice is an error, 2e-5 is a number as in YAML 1.2, no alias."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event: yaml.AliasEvent = self.peek_event()  # type: ignore[no-untyped-call]
+            raise ConfigError(
+                f"line {event.start_mark.line + 1}: aliases (*{event.anchor}) are not allowed; write it out"
+            )
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        # In YAML 1.1 a leading zero makes a number octal, so that 020 would be 16.
+        if re.fullmatch(r"[-+]?0[0-9_]+", node.value):
+            raise ConfigError(
+                f"line {node.start_mark.line + 1}: {node.value} must not begin with a zero; "
+                "write the number without it, or text in quotes"
+            )
+        number: int = super().construct_yaml_int(node)
+        return number
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -186,6 +205,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 # PyYAML follows YAML 1.1, where 2e-5 is text for want of a dot: https://yaml.org/spec/1.2.2/#1032-tag-resolution
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*([.][0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
@@ -206,6 +226,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: must be YAML text in UTF-8, got binary data; name the YAML file itself") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; name a YAML file that you can read") from None
+    except ValueError:
+        raise ConfigError(f"{str(path)!r}: is not a path; name a YAML file") from None
     try:
         values = yaml.load(text, Loader=_Loader)  # noqa: S506, a SafeLoader
     except ConfigError as error:
@@ -215,6 +237,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         where = f"line {mark.line + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ConfigError(f"{path}: {where}not valid YAML: {problem}; mend that line") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: holds a value that cannot be read ({error}); correct it") from None
     if values is None:
         raise ConfigError(f"{path}: is empty; start from one of the files beside it that this repository ships")
     if not isinstance(values, dict):
@@ -243,7 +267,7 @@ def parse_flags(flags: Sequence[str], model: type[Model]) -> dict[str, Any]:
             raise ConfigError(f"--{name}: is given twice; keep one of the two")
         try:
             values[name] = yaml.load(text, Loader=_Loader) if text else ""  # noqa: S506, a SafeLoader
-        except (yaml.YAMLError, ConfigError):
+        except (yaml.YAMLError, ConfigError, ValueError, RecursionError):
             values[name] = text
     return values
 
@@ -278,11 +302,14 @@ def _sentence(error: ValidationError, model: type[Model]) -> str:
             return f"{path}: is missing{purpose}; add it"
         case "value_error":
             said = str(context["error"])
-            return f"{path}: {said}, {got}" if path and ", got" not in said else f"{path}: {said}" if path else said
+            if path and ", got" not in said:
+                rule, semicolon, remedy = said.partition(";")
+                said = f"{rule}, {got}{semicolon}{remedy}"
+            return f"{path}: {said}" if path else said
         case "literal_error":
             return f"{path}: must be one of {context['expected'].replace(' or ', ', ')}, {got}; choose one of those"
         case "string_pattern_mismatch":
-            return f"{path}: must match {context['pattern']}, {got}; rename it"
+            return f"{path}: must match {context['pattern']}, {got}; change it"
         case "int_type" | "int_from_float" | "int_parsing":
             return f"{path}: must be a whole number, {got}; write it without quotes or a fraction"
         case "float_type" | "float_parsing" | "finite_number":
@@ -339,5 +366,7 @@ def _leaves(annotation: Any) -> list[Any]:
 
 def _shown(value: Any) -> str:
     """A value as its author wrote it, cut to a length that leaves the sentence readable."""
+    if isinstance(value, int) and abs(value) >= 10**50:
+        return "a number of more than fifty digits"
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -77,7 +77,7 @@ def test_a_shipped_platform_keeps_data_at_teardown_unless_it_is_the_cheap_first_
         (BLOCK, "teardown", ..., "teardown: is missing (Whether the bucket"),
         (BLOCK, "tags", {"platform": "mine"}, "tags: platform is set by the platform or by AWS"),
         (BLOCK, "account", 111122223333, "account: must be text, got 111122223333; put it in quotes"),
-        (BLOCK, "account", "1234", 'account: must match ^\\d{12}$, got "1234"'),
+        (BLOCK, "account", "1234", 'account: must match ^[0-9]{12}$, got "1234"'),
         (BLOCK, "kubernetes_version", "1.99", "kubernetes_version: must be one of '1.33', '1.34', '1.35', '1.36', got"),
         (BLOCK, "availability_zones", ["us-east-2a"], "availability_zones: must have at least 2 items"),
         (BLOCK, "availability_zones", ["us-east-2a", "us-east-2a"], "availability_zones: each must be named once"),
@@ -129,7 +129,21 @@ def test_a_shipped_platform_keeps_data_at_teardown_unless_it_is_the_cheap_first_
             "cluster.system_node_group.instance_type: must be an x86 type",
         ),
         (BLOCK, "node_groups.0.name", "system", "node_groups[0].name: is the name of the nodes without GPUs"),
-        (BLOCK, "cluster.public_access_cidrs", ["0.0.0.0/0"], "opens the API server to the whole internet"),
+        (BLOCK, "cluster.public_access_cidrs", ["0.0.0.0/0"], "opens the API server to more of the internet than a /8"),
+        (BLOCK, "cluster.public_access_cidrs", ["0.0.0.0/1"], "opens the API server to more of the internet than a /8"),
+        (BLOCK, "network", {"cidr": "8.8.0.0/16"}, "network.cidr: must lie in one of 10.0.0.0/8, 172.16.0.0/12,"),
+        (
+            BLOCK,
+            "storage.mount_path",
+            "/etc",
+            'storage.mount_path: is a folder that the image or the pod needs, got "/etc"',
+        ),
+        (BLOCK, "storage.mount_path", "/fsx/", "storage.mount_path: must match"),
+        (BLOCK, "tags", {"team<": "x"}, "a tag is a key of 1 to 128 and a value of at most 256 letters"),
+        (BLOCK, "tags", {f"k{i}": "v" for i in range(60)}, "tags: must be at most 45"),
+        (BLOCK, "account", "١١١١٢٢٢٢٣٣٣٣", "account: must match ^[0-9]{12}$"),
+        (BLOCK, "jobs.0.job", "x" * 300, "jobs[0].job: must be one of"),
+        (BLOCK, "node_groups.0.max_size", 10**400, "must be less than or equal to 450, got a number of more"),
         (BLOCK, "node_groups", [], "node_groups: must have at least 1 item"),
         (
             BLOCK,
@@ -208,6 +222,28 @@ def test_a_job_file_beside_the_platform_is_found_by_its_path(tmp_path: Path) -> 
     assert [job.name for job in load_config(path).jobs] == ["mine"]
 
 
+def test_two_jobs_that_would_write_into_one_run_are_refused(tmp_path: Path) -> None:
+    job = yaml.safe_load((JOBS_FOLDER / "tiny.yaml").read_text(encoding="utf-8"))
+    job["trainer"]["run"] = "same"
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(job), encoding="utf-8")
+    path = tmp_path / "local.yaml"
+    jobs = "[{job: ./one.yaml, nodes: 2}, {job: ./two.yaml, nodes: 2}]"
+    path.write_text(f"{{name: local, storage: {{host_path: /srv}}, jobs: {jobs}}}", encoding="utf-8")
+    with pytest.raises(ConfigError, match="two of them write into the same run same; give each its own `run`"):
+        load_config(path)
+
+
+def test_a_mistake_in_a_job_file_names_the_platform_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("trainer: {}", encoding="utf-8")
+    path = tmp_path / "local.yaml"
+    path.write_text("{name: local, storage: {host_path: /srv}, jobs: [{job: ./mine.yaml, nodes: 2}]}", encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=r"mine\.yaml: trainer\.model: is missing .* \(named by .*local\.yaml: jobs\[0\]\)"
+    ):
+        load_config(path)
+
+
 def test_a_job_may_not_set_what_its_platform_decides(tmp_path: Path) -> None:
     job = yaml.safe_load((JOBS_FOLDER / "tiny.yaml").read_text(encoding="utf-8"))
     job["trainer"]["device"] = "cuda"
@@ -236,6 +272,10 @@ def test_a_job_on_p5_gets_the_mount_path_the_device_and_the_peak_of_its_platform
         (b"name: [x", "line 1: not valid YAML"),
         (b"name: x\nname: y\n", "line 2: `name` stands twice"),
         (b"1: x", "a key must be text, got 1"),
+        (b"name: &n x\naccount: *n\n", "line 2: aliases (*n) are not allowed; write it out"),
+        (b"node_groups: [{desired_size: 020}]", "line 1: 020 must not begin with a zero"),
+        (b"ends_at: 2027-13-45", "holds a value that cannot be read"),
+        (b"[" * 3000, "holds a value that cannot be read"),
     ],
 )
 def test_a_file_that_is_no_platform_at_all_is_one_sentence(tmp_path: Path, content: bytes, expected: str) -> None:

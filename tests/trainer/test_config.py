@@ -35,7 +35,7 @@ def written(folder: Path, values: dict[str, Any]) -> Path:
         ("model", None, "model: must be text, got null"),
         ("model", "/abs", "model: must be a path below shared_dir"),
         ("data", "a/../b", "data: must be a path below shared_dir"),
-        ("shared_dir", "fsx", "shared_dir: must be an absolute path; start it with /, got"),
+        ("shared_dir", "fsx", 'shared_dir: must be an absolute path, got "fsx"; start it with /'),
         ("epochs", 2, "steps, epochs: exactly one of the two sets the length of the run, got steps: 10 and epochs: 2"),
         ("steps", None, "steps, epochs: exactly one of the two sets the length of the run, got neither"),
         ("steps", 1.5, "steps: must be a whole number, got 1.5"),
