@@ -177,9 +177,8 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event: yaml.AliasEvent = self.peek_event()  # type: ignore[no-untyped-call]
-            raise ConfigError(
-                f"line {event.start_mark.line + 1}: aliases (*{event.anchor}) are not allowed; write it out"
-            )
+            where = f"line {event.start_mark.line + 1}: " if event.start_mark else ""
+            raise ConfigError(f"{where}aliases (*{event.anchor}) are not allowed; write it out")
         node: yaml.Node | None = super().compose_node(parent, index)
         return node
 

@@ -94,12 +94,12 @@ def _train_together(config: TrainerConfig, paths: Paths, model_config: ModelConf
 
     from trainer.checkpoint import Checkpoints
     from trainer.parallel import build_mesh, build_model, describe
-    from trainer.weights import save_weights
+    from trainer.weights import exported_step, save_weights
 
     checkpoints = Checkpoints(paths.run / "checkpoints", config, ranks, rows.digest())
     resumed = checkpoints.newest()
     _check_resumption(config, paths, resumed, total)
-    if resumed == total and paths.export.is_dir():
+    if resumed == total and exported_step(paths.export) == total:
         if ranks.rank == 0:
             print(_finished(config, paths, total), flush=True)
         dist.destroy_process_group()
@@ -143,7 +143,7 @@ def _train_together(config: TrainerConfig, paths: Paths, model_config: ModelConf
     finally:
         metrics.close()
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
-    save_weights(model, paths.export, source=paths.model, dtype=dtype)
+    save_weights(model, paths.export, source=paths.model, step=total, dtype=dtype)
     metrics.say(_finished(config, paths, total))
     dist.destroy_process_group()
     return FINISHED

@@ -73,6 +73,7 @@ class ModelConfig:
                 raise ConfigError(f"{path}: {option} must be false, got true; use a model without biases")
         if values.get("hidden_act", "silu") != "silu":
             raise ConfigError(f"{path}: hidden_act must be silu, got {values['hidden_act']!r}; use a model with SwiGLU")
+        _check_numbers(values, path)
         try:
             heads = values["num_attention_heads"]
             theta, scaling = _rope(values, path)
@@ -113,6 +114,33 @@ class ModelConfig:
         lookup = 0 if self.tie_word_embeddings else self.vocab_size * self.hidden_size
         attention = 6 * self.num_hidden_layers * self.num_attention_heads * self.head_dim * sequence_length
         return 6.0 * (self.parameters() - lookup) + attention
+
+
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+
+
+def _check_numbers(values: dict[str, Any], path: Path) -> None:
+    for name in SIZES:
+        size = values.get(name)
+        if size is not None and (type(size) is not int or size < 1):
+            raise ConfigError(
+                f"{path}: {name} must be a whole number above 0, got {size!r}; copy the model's config.json again"
+            )
+    heads, shared = values.get("num_attention_heads", 1), values.get("num_key_value_heads") or 1
+    if heads % shared:
+        raise ConfigError(
+            f"{path}: num_attention_heads {heads} must be a multiple of num_key_value_heads {shared}; "
+            "copy the model's config.json again"
+        )
 
 
 def _rope(values: dict[str, Any], path: Path) -> tuple[float, RopeScaling | None]:

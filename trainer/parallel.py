@@ -39,6 +39,11 @@ def build_model(config: TrainerConfig, mesh: DeviceMesh, device: torch.device) -
             f"model_parameters: must be the {model_config.parameters()} that {folder}/config.json describes, "
             f"got {config.model_parameters}; correct it, or put the right model there"
         )
+    if config.sequence_length > model_config.max_position_embeddings:
+        raise ConfigError(
+            f"sequence_length: must not exceed max_position_embeddings {model_config.max_position_embeddings} of "
+            f"{folder}/config.json, got {config.sequence_length}; shorten it, or use a model with longer positions"
+        )
     with torch.device("meta"):
         model = Llama(model_config)
     model.model.recomputes_layers = config.activation_checkpointing == "full"

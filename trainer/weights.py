@@ -20,6 +20,7 @@ from trainer.model import Llama
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+STEP_FILE = "training_step.json"
 COPIED_FILES = (
     "config.json",
     "tokenizer.json",
@@ -130,13 +131,14 @@ def save_weights(
     folder: Path,
     *,
     source: Path,
+    step: int,
     dtype: torch.dtype = torch.bfloat16,
     max_file_bytes: int = 5_000_000_000,
 ) -> None:
     """Write the model as a Hugging Face folder: safetensors files, their index, and the small files of `source`.
 
     Every rank calls it. Files are dealt out to the ranks, and none holds more than one of them. The folder appears
-    whole or not at all.
+    whole or not at all, and names `step`, the step that its weights are of, for `exported_step`.
     """
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     partial = folder.with_name(f"{folder.name}.partial")
@@ -171,9 +173,19 @@ def save_weights(
         for name in COPIED_FILES:
             if (source / name).is_file():
                 shutil.copyfile(source / name, partial / name)
+        (partial / STEP_FILE).write_text(json.dumps({"step": step}), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
     _wait_for_all()
+
+
+def exported_step(folder: Path) -> int | None:
+    """The step that an export's weights are of, None where there is no export."""
+    try:
+        step: int = json.loads((folder / STEP_FILE).read_text(encoding="utf-8"))["step"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return step
 
 
 def _files(parameters: Mapping[str, Tensor], dtype: torch.dtype, max_file_bytes: int) -> Iterator[list[str]]:

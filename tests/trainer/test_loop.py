@@ -308,6 +308,19 @@ def test_a_finished_run_says_so_and_does_nothing(uninterrupted: Shared) -> None:
     assert after == before
 
 
+def test_a_run_that_was_made_longer_exports_its_own_weights(shared: Shared, uninterrupted: Shared) -> None:
+    """Killed between its last checkpoint and its export, it must not pass the shorter run's export off as its own."""
+    runs = shared.folder / "runs" / "test"
+    shutil.copytree(uninterrupted.folder / "runs" / "test", runs)
+    (runs / "export" / "training_step.json").write_text('{"step": 8}', encoding="utf-8")
+    weights = runs / "export" / "model.safetensors"
+    expected = weights.read_bytes()
+    weights.write_bytes(b"those of step 8")
+    ended = shared.run(2)
+    assert [status for status, _, _ in ended] == [0, 0], ended[0][2]
+    assert weights.read_bytes() == expected
+
+
 def test_a_torn_checkpoint_is_never_picked_up_and_an_unreadable_one_never_passed_over(
     shared: Shared, uninterrupted: Shared
 ) -> None:

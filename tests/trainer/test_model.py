@@ -130,6 +130,9 @@ def test_flops_are_six_for_each_multiplying_parameter_and_causal_attention(share
         ({"hidden_act": "gelu"}, "hidden_act must be silu, got 'gelu'"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type must be default or llama3, got 'yarn'"),
         ({"rms_norm_eps": ...}, "rms_norm_eps is missing"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be a whole number above 0, got 0"),
+        ({"hidden_size": "32"}, "hidden_size must be a whole number above 0, got '32'"),
+        ({"num_key_value_heads": 3}, "num_attention_heads 4 must be a multiple of num_key_value_heads 3"),
     ],
 )
 def test_a_model_that_is_not_built_is_refused_by_name(tmp_path: Path, change: dict[str, Any], expected: str) -> None:

@@ -109,7 +109,7 @@ def _random_weights_do_not_depend_on_the_ranks(config: TrainerConfig, folder: Pa
 def _an_export_of_shards_is_the_whole_model(config: TrainerConfig, folder: Path) -> None:
     model = build_model(config, build_mesh(config, dist.get_world_size()), CPU)
     out = folder / f"export-{dist.get_world_size()}"
-    save_weights(model, out, source=folder / config.model, dtype=torch.float32, max_file_bytes=20_000)
+    save_weights(model, out, source=folder / config.model, step=1, dtype=torch.float32, max_file_bytes=20_000)
     exported, original = load_model(out, CPU), load_model(folder / config.model, CPU)
     torch.testing.assert_close(exported(TOKENS), original(TOKENS), rtol=0, atol=0)
 
@@ -176,6 +176,13 @@ def test_a_model_of_another_size_than_stated_is_refused(folder: Path, single_ran
     single_rank()
     config = write_shared_config(folder)(model_parameters=5)
     with pytest.raises(ConfigError, match=f"model_parameters: must be the {PARAMETERS} that"):
+        build_model(config, build_mesh(config, 1), CPU)
+
+
+def test_a_sequence_longer_than_the_models_positions_is_refused(folder: Path, single_rank: Callable[[], None]) -> None:
+    single_rank()
+    config = write_shared_config(folder)(sequence_length=65)
+    with pytest.raises(ConfigError, match="sequence_length: must not exceed max_position_embeddings 64 of"):
         build_model(config, build_mesh(config, 1), CPU)
 
 

@@ -11,7 +11,7 @@ from tests.trainer.test_model import CPU, reference
 from trainer.config import ConfigError
 from trainer.generate import load_model
 from trainer.model import Llama, ModelConfig
-from trainer.weights import INDEX, SINGLE, draw_weights, save_weights
+from trainer.weights import INDEX, SINGLE, draw_weights, exported_step, save_weights
 
 TOKENS = torch.arange(30).reshape(2, 15)
 
@@ -22,7 +22,7 @@ def test_an_export_loads_in_transformers_and_computes_the_same(tmp_path: Path, t
     reference(tmp_path / "source", tie_word_embeddings=tied)
     model = load_model(tmp_path / "source", CPU)
     out = tmp_path / "out"
-    save_weights(model, out, source=tmp_path / "source", dtype=torch.float32, max_file_bytes=max_file_bytes)
+    save_weights(model, out, source=tmp_path / "source", step=1, dtype=torch.float32, max_file_bytes=max_file_bytes)
     assert (out / INDEX).exists() == (max_file_bytes < 10**9)
     theirs = transformers.LlamaForCausalLM.from_pretrained(out)
     torch.testing.assert_close(theirs(TOKENS).logits, model(TOKENS), rtol=0, atol=1e-6)
@@ -34,9 +34,18 @@ def test_an_export_replaces_the_one_before_and_leaves_nothing_half_done(tmp_path
     model = load_model(tmp_path / "source", CPU)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "stale.safetensors").write_bytes(b"x")
-    save_weights(model, tmp_path / "out", source=tmp_path / "source")
+    save_weights(model, tmp_path / "out", source=tmp_path / "source", step=1)
     assert not (tmp_path / "out" / "stale.safetensors").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+
+
+def test_an_export_knows_the_step_of_its_weights(tmp_path: Path) -> None:
+    """A run that was made longer and died before its export would else hand out the shorter run's weights as its own."""
+    reference(tmp_path / "source")
+    model = load_model(tmp_path / "source", CPU)
+    save_weights(model, tmp_path / "out", source=tmp_path / "source", step=7)
+    assert exported_step(tmp_path / "out") == 7
+    assert exported_step(tmp_path / "source") is None
 
 
 def test_a_bf16_file_gives_fp32_masters_of_the_same_values(tmp_path: Path) -> None:
