@@ -40,7 +40,7 @@ def test_an_export_replaces_the_one_before_and_leaves_nothing_half_done(tmp_path
 
 
 def test_an_export_knows_the_step_of_its_weights(tmp_path: Path) -> None:
-    """A run that was made longer and died before its export would else hand out the shorter run's weights as its own."""
+    """A run made longer that died before its export would else hand out the shorter run's weights as its own."""
     reference(tmp_path / "source")
     model = load_model(tmp_path / "source", CPU)
     save_weights(model, tmp_path / "out", source=tmp_path / "source", step=7)
