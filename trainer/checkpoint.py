@@ -11,7 +11,7 @@ import shutil
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,9 @@ from torch.optim import Optimizer
 from trainer.config import ConfigError, TrainerConfig
 from trainer.model import Llama
 from trainer.ranks import Ranks
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.staging import AsyncStager
 
 PREFIX = "step-"
 PARTIAL = ".partial"
@@ -52,6 +55,8 @@ class Checkpoints:
         # Its collectives run on a thread beside training's and must not meet them on one group.
         self._group = dist.new_group(backend="gloo")
         self._writing: tuple[int, Future[Any]] | None = None
+        self._stager: AsyncStager | None = None
+        self._copying: Future[None] | None = None
         # The step saved last. Ranks must know it by themselves: a look at the folder may fall before or after a rename.
         self._newest: int | None = None
 
@@ -103,19 +108,29 @@ class Checkpoints:
         load(_state(model, optimizer, step), checkpoint_id=self._path(step), process_group=self._group)
 
     def start_saving(self, step: int, model: Llama, optimizer: Optimizer) -> float:
-        """Copy the state and write it beside training; first wait for the write before it, if that still runs.
+        """Begin to copy the state and write it beside training; first wait for a write that still runs.
 
         Returns:
             Seconds that training stood still.
         """
-        from torch.distributed.checkpoint.state_dict_saver import async_save
+        from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save
 
         began = time.perf_counter()
         self.finish()
+        if self._stager is None:
+            self._stager = _stager(self.ranks.device)
+            # The copy is made beside the next passes, which change nothing of it. What does is the update after them.
+            optimizer.register_step_pre_hook(lambda *_: self._wait_for_copy())
         partial = self._prepared(step)
-        written = async_save(_state(model, optimizer, step), checkpoint_id=partial, process_group=self._group)
-        assert isinstance(written, Future)
-        self._writing = (step, written)
+        written = async_save(
+            _state(model, optimizer, step),
+            checkpoint_id=partial,
+            process_group=self._group,
+            async_stager=self._stager,
+        )
+        assert isinstance(written, AsyncSaveResponse)
+        self._writing = (step, written.upload_completion)
+        self._copying = written.staging_completion
         self._newest = step
         return time.perf_counter() - began
 
@@ -132,6 +147,11 @@ class Checkpoints:
         self._writing = None
         written.result()
         self._commit(step)
+
+    def _wait_for_copy(self) -> None:
+        if self._copying is not None:
+            self._copying.result()
+            self._copying = None
 
     def save(self, step: int, model: Llama, optimizer: Optimizer) -> float:
         """Write the state, unless that of this step is saved already, and commit it before returning.
@@ -180,6 +200,21 @@ class Checkpoints:
             # Renamed first, or a kill would leave half of it under the name of a whole one.
             torn = self._path(old).rename(self._path(old).with_suffix(PARTIAL))
             shutil.rmtree(torn)
+
+
+def _stager(device: torch.device) -> AsyncStager:
+    """Copies state, on a thread, into host memory that it keeps from one save to the next."""
+    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+    is_cuda = device.type == "cuda"
+    return DefaultStager(
+        StagingOptions(
+            use_pinned_memory=is_cuda,
+            use_shared_memory=False,
+            use_async_staging=True,
+            use_non_blocking_copy=is_cuda,
+        )
+    )
 
 
 def committed_steps(folder: Path) -> set[int]:

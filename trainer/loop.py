@@ -10,6 +10,7 @@ import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from torch.optim import AdamW
 from trainer.config import ConfigError, TrainerConfig
 from trainer.data import Batch, Rows, open_rows
 from trainer.endings import FINISHED, InterruptedRunError, NonFiniteError, StopSignal
+from trainer.lock import lock
 from trainer.metrics import Metrics, peak_memory_gib, perplexity
 from trainer.model import Llama, ModelConfig
 from trainer.order import positions, row_at
@@ -79,7 +81,8 @@ def train(config: TrainerConfig, stop: StopSignal) -> int:
 
     ranks = Ranks.join(config, stop)
     try:
-        return _train_together(config, paths, model_config, ranks)
+        with ranks.agreed(lambda: lock(paths.run, config.run) if ranks.rank == 0 else nullcontext()):
+            return _train_together(config, paths, model_config, ranks)
     except (ConfigError, InterruptedRunError):
         dist.destroy_process_group()  # as all ranks do, for none has died
         raise
@@ -108,7 +111,7 @@ def _train_together(config: TrainerConfig, paths: Paths, model_config: ModelConf
     metrics = Metrics(paths.run, config, ranks, total)
     mesh = build_mesh(config, ranks.world_size)
     model = ranks.agreed(lambda: build_model(config, mesh, ranks.device))
-    optimizer = _optimizer(model, config)
+    optimizer = adamw(model, config)
     if resumed is not None:
         checkpoints.load(resumed, model, optimizer)
     metrics.open()
@@ -225,7 +228,7 @@ def _report_held_out(step: int, loss: float, metrics: Metrics) -> None:
     metrics.say(f"step {step}: held-out loss {loss:.4f} nats a token, perplexity {perplexity(loss):.2f}")
 
 
-def _optimizer(model: Llama, config: TrainerConfig) -> AdamW:
+def adamw(model: Llama, config: TrainerConfig) -> AdamW:
     """AdamW over all parameters; what has one dimension, a norm, is not decayed."""
     matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.ndim <= 1]

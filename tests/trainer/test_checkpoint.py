@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from tests.trainer.conftest import Shared
 from trainer.checkpoint import RUN_FILE, Checkpoints, committed_steps
@@ -83,7 +84,21 @@ def test_a_save_before_the_first_step_does_not_change_the_run(opened: Opened, sh
         assert torch.equal(parameter, expected)
 
 
-def test_what_is_written_beside_training_is_the_state_when_it_began(opened: Opened, shared: Shared) -> None:
+class SlowStager(DefaultStager):
+    """Begins its copy long after it was asked to."""
+
+    def _stage(self, state_dict: Any, **kwargs: Any) -> Any:
+        time.sleep(0.3)
+        return super()._stage(state_dict, **kwargs)
+
+
+def test_what_is_written_beside_training_is_the_state_when_it_began(
+    opened: Opened, shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = StagingOptions(
+        use_pinned_memory=False, use_shared_memory=False, use_async_staging=True, use_non_blocking_copy=False
+    )
+    monkeypatch.setattr("trainer.checkpoint._stager", lambda _: SlowStager(options))
     model, optimizer = small_model(shared)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     checkpoints = opened()
