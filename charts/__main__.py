@@ -86,6 +86,13 @@ def build_charts(app: cdk8s.App, platform: Platform, outputs: PlatformOutputs | 
         later.add_dependency(earlier)
 
 
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output-dir: {folder} cannot be made ({error.strerror}); name another folder") from None
+
+
 def main() -> int:
     """Synthesize, or say in one sentence why not."""
     parser = argparse.ArgumentParser(prog="python -m charts", description=__doc__, allow_abbrev=False)
@@ -94,15 +101,16 @@ def main() -> int:
     # The cdk8s CLI hands its output folder down so.
     parser.add_argument("--output-dir", type=Path, default=Path(os.environ.get("CDK8S_OUTDIR", "dist")))
     arguments = parser.parse_args()
+    folder = arguments.output_dir.absolute()
     try:
         platform = load_config(chosen_path(flag=arguments.config))
         outputs = None
         if isinstance(platform.config, PlatformConfig):
             outputs = PlatformOutputs.load(arguments.outputs, platform.config.name)
+        _check_writable(folder)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    folder = arguments.output_dir.absolute()
     app = cdk8s.App(outdir=str(folder))
     build_charts(app, platform, outputs)
     # Another platform's manifests must not be applied with this one's.

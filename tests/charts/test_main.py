@@ -113,6 +113,7 @@ def test_what_names_a_file_system_or_image_of_nobody_says_so(
         (["--config", "none.yaml"], "none.yaml: no such file"),
         (["--config", str(BLOCK)], "outputs.json: no such file; run `npx cdk deploy --all -c config=PATH`"),
         (["--config", str(BLOCK), "--outputs", str(BLOCK)], "p5-capacity-block.yaml: must be what cdk deploy wrote"),
+        (["--config", str(LOCAL), "--output-dir", "dist/0000-mine.k8s.yaml"], "--output-dir: "),
     ],
 )
 def test_a_mistake_is_one_sentence_and_status_2_and_changes_nothing(
