@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import sys
@@ -81,6 +82,12 @@ def run_rank(arguments: list[str], environment: dict[str, str], out: Path, err: 
     sys.exit(main(arguments))
 
 
+def said_by_the_trainer(err: Path) -> str:
+    """What a rank wrote to stderr, less torch's notes, frames and all, that it asks again for rank 0's store."""
+    note = r"\[W\d+ [^\n]*TCPStore[^\n]*\n(?:(?:Exception raised|C\+\+|#|frame|<|[ \t])[^\n]*\n|\n)*"
+    return re.sub(note, "", err.read_text())
+
+
 @dataclass(frozen=True)
 class Rank:
     """A rank's process and what it says."""
@@ -110,7 +117,9 @@ class Ranks:
         self.kill()
         for rank in self.processes:
             rank.process.join()
-        ended = [(rank.process.exitcode or 0, rank.out.read_text(), rank.err.read_text()) for rank in self.processes]
+        ended = [
+            (rank.process.exitcode or 0, rank.out.read_text(), said_by_the_trainer(rank.err)) for rank in self.processes
+        ]
         assert not hung, f"ranks {hung} did not end: {ended}"
         return ended
 

@@ -259,11 +259,11 @@ def add_long_documents(folder: Path, megabytes: int) -> None:
     (folder / "long.txt").write_text(text * (megabytes * 1_000_000 // len(text)), encoding="utf-8")
 
 
-def wait_for_output(shared: Shared, text: str) -> None:
-    """Wait until rank 0 has said something."""
+def wait_for_output(ranks: Ranks, text: str, rank: int = 0) -> None:
+    """Wait until a rank has said something, or has begun at all if the text is empty."""
     deadline = time.monotonic() + 60
-    path = shared.folder / "rank-0.out"
-    while not path.is_file() or text not in path.read_text():
+    process = ranks.processes[rank]
+    while not process.err.is_file() or text not in process.out.read_text():
         assert time.monotonic() < deadline, f"nobody says {text}"
         time.sleep(0.01)
 
@@ -297,8 +297,8 @@ def test_sigterm_before_the_first_step_saves_what_there_is(shared: Shared, rank:
     tokenizer, end = load_tokenizer(shared.folder / "models" / "small")
     write_token_file(shared.folder / "data" / "all.bin", tokenizer, end, documents(shared.folder / "data", "text"))
     ranks = shared.start(2, **LONG, data="data/all.bin", data_format="tokens")
-    wait_for_output(shared, "")
-    time.sleep(0.1)
+    wait_for_output(ranks, "", rank)
+    time.sleep(0.3)
     saved = interrupt(shared, ranks, rank)
     assert len(saved) == 1
     assert int(saved[0].removeprefix("step-")) == max(shared.losses(), default=0)
@@ -335,7 +335,7 @@ def test_sigterm_in_the_last_evaluation_leaves_the_rest_to_the_next_start(shared
 def test_sigterm_while_text_is_tokenized_does_not_wait_for_the_end_of_it(shared: Shared) -> None:
     add_long_documents(shared.folder / "data" / "train", megabytes=60)
     ranks = shared.start(2, **LONG)
-    wait_for_output(shared, "tokenizing")
+    wait_for_output(ranks, "tokenizing")
     began = time.monotonic()
     ranks.processes[1].send_signal(signal.SIGTERM)
     ended = ranks.wait()
