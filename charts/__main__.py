@@ -49,16 +49,19 @@ def build_charts(app: cdk8s.App, platform: Platform, outputs: PlatformOutputs | 
             mount_name=outputs.file_system_mount_name,
         )
         capacity, image = config.storage.capacity_gib, outputs.trainer_image_uri
+        mirror = config.registry.mirror
         annotations = {SAMPLE_ANNOTATION: "true"} if outputs.is_sample else {}
     else:
         namespaces, system_nodes = [OPERATOR_NAMESPACE, TRAINING_NAMESPACE], None
         volume, capacity, image = host_volume(config.storage.host_path), LOCAL_CAPACITY_GIB, LOCAL_IMAGE
-        annotations = {}
+        mirror, annotations = None, {}
 
     NamespacesChart(app, "namespaces", names=namespaces)
     PyTorchJobDefinitionChart(app, "pytorchjob-crd")
-    TrainingOperatorChart(app, "training-operator", namespace=OPERATOR_NAMESPACE, node_selector=system_nodes)
-    etcd = EtcdChart(app, "etcd", namespace=TRAINING_NAMESPACE, node_selector=system_nodes)
+    TrainingOperatorChart(
+        app, "training-operator", namespace=OPERATOR_NAMESPACE, node_selector=system_nodes, mirror=mirror
+    )
+    etcd = EtcdChart(app, "etcd", namespace=TRAINING_NAMESPACE, node_selector=system_nodes, mirror=mirror)
     StorageChart(
         app,
         "storage",
@@ -69,7 +72,7 @@ def build_charts(app: cdk8s.App, platform: Platform, outputs: PlatformOutputs | 
         annotations=annotations,
     )
     if isinstance(config, PlatformConfig):
-        DevicePluginsChart(app, "device-plugins", namespace=NODE_AGENTS_NAMESPACE, region=config.region)
+        DevicePluginsChart(app, "device-plugins", namespace=NODE_AGENTS_NAMESPACE, region=config.region, mirror=mirror)
     TrainerAccessChart(app, "trainer-access", namespace=TRAINING_NAMESPACE)
     for job in platform.jobs:
         PyTorchJobChart(

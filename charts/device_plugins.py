@@ -6,13 +6,13 @@ import cdk8s
 from cdk8s_plus_28 import k8s
 from constructs import Construct
 
+from charts.images import eks_registry, mirrored
 from config.names import EFA_LABEL, GPU_LABEL
 
 # https://github.com/NVIDIA/k8s-device-plugin/releases
 NVIDIA_IMAGE = "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"
 # That of chart 0.5.30: https://github.com/aws/eks-charts/tree/master/stable/aws-efa-k8s-device-plugin
-# EKS keeps its images in every region: https://docs.aws.amazon.com/eks/latest/userguide/add-ons-images.html
-EFA_IMAGE = "602401143452.dkr.ecr.{region}.amazonaws.com/eks/aws-efa-k8s-device-plugin:v0.5.20"
+EFA_IMAGE = "eks/aws-efa-k8s-device-plugin:v0.5.20"
 
 KUBELET_PLUGINS = "/var/lib/kubelet/device-plugins"
 
@@ -20,24 +20,28 @@ KUBELET_PLUGINS = "/var/lib/kubelet/device-plugins"
 class DevicePluginsChart(cdk8s.Chart):
     """Both plugins, each on the nodes that carry the label our node groups set, whatever their instance type."""
 
-    def __init__(self, scope: Construct, id_: str, *, namespace: str, region: str) -> None:
+    def __init__(self, scope: Construct, id_: str, *, namespace: str, region: str, mirror: str | None) -> None:
         super().__init__(scope, id_, namespace=namespace)
         self._daemon(
             "nvidia-device-plugin",
-            image=NVIDIA_IMAGE,
+            image=mirrored(NVIDIA_IMAGE, mirror),
             label=GPU_LABEL,
             # Some releases mount every /dev/infiniband device into GPU pods, which hides EFA's from libfabric.
             environment={"MOFED_ENABLED": "false", "FAIL_ON_INIT_ERROR": "true"},
             folders=[KUBELET_PLUGINS],
             host_network=False,
+            # Root, for the kubelet's socket folder, and nothing more than root's own files.
+            security=k8s.SecurityContext(allow_privilege_escalation=False, capabilities=k8s.Capabilities(drop=["ALL"])),
         )
         self._daemon(
             "efa-device-plugin",
-            image=EFA_IMAGE.format(region=region),
+            image=f"{eks_registry(region)}/{EFA_IMAGE}",
             label=EFA_LABEL,
             environment={},
             folders=[KUBELET_PLUGINS, "/dev/infiniband"],
             host_network=True,
+            # As its chart runs it: it opens the devices that it offers.
+            security=k8s.SecurityContext(privileged=True),
         )
 
     def _daemon(
@@ -49,6 +53,7 @@ class DevicePluginsChart(cdk8s.Chart):
         environment: dict[str, str],
         folders: list[str],
         host_network: bool,
+        security: k8s.SecurityContext,
     ) -> None:
         labels = {"app.kubernetes.io/name": name}
         size = {"cpu": k8s.Quantity.from_string("50m"), "memory": k8s.Quantity.from_string("128Mi")}
@@ -74,11 +79,7 @@ class DevicePluginsChart(cdk8s.Chart):
                                 image=image,
                                 env=[k8s.EnvVar(name=key, value=value) for key, value in environment.items()],
                                 resources=k8s.ResourceRequirements(requests=size, limits=size),
-                                # Root, for the kubelet's socket folder, and nothing more than root's own files.
-                                security_context=k8s.SecurityContext(
-                                    allow_privilege_escalation=False,
-                                    capabilities=k8s.Capabilities(drop=["ALL"]),
-                                ),
+                                security_context=security,
                                 volume_mounts=[
                                     k8s.VolumeMount(name=f"folder-{index}", mount_path=folder)
                                     for index, folder in enumerate(folders)

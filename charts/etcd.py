@@ -6,6 +6,8 @@ import cdk8s
 from cdk8s_plus_28 import k8s
 from constructs import Construct
 
+from charts.images import mirrored
+
 # 3.5 is the last minor with the v2 API, which torch's `etcd-v2` rendezvous speaks: https://etcd.io/docs/v3.6/upgrades/
 IMAGE = "quay.io/coreos/etcd:v3.5.33"
 CLIENT_PORT = 2379
@@ -17,7 +19,9 @@ USER_ID = 65532
 class EtcdChart(cdk8s.Chart):
     """One etcd member, reached by the name of its Service."""
 
-    def __init__(self, scope: Construct, id_: str, *, namespace: str, node_selector: dict[str, str] | None) -> None:
+    def __init__(
+        self, scope: Construct, id_: str, *, namespace: str, node_selector: dict[str, str] | None, mirror: str | None
+    ) -> None:
         super().__init__(scope, id_, namespace=namespace)
         labels = {"app.kubernetes.io/name": "etcd"}
         self.host = f"etcd.{namespace}.svc.cluster.local"
@@ -37,7 +41,9 @@ class EtcdChart(cdk8s.Chart):
                 # Two members over one data folder would corrupt it.
                 strategy=k8s.DeploymentStrategy(type="Recreate"),
                 selector=k8s.LabelSelector(match_labels=labels),
-                template=k8s.PodTemplateSpec(metadata=k8s.ObjectMeta(labels=labels), spec=self._pod(node_selector)),
+                template=k8s.PodTemplateSpec(
+                    metadata=k8s.ObjectMeta(labels=labels), spec=self._pod(node_selector, mirrored(IMAGE, mirror))
+                ),
             ),
         )
         # A drain that takes etcd ends every running agent once.
@@ -65,7 +71,7 @@ class EtcdChart(cdk8s.Chart):
             ),
         )
 
-    def _pod(self, node_selector: dict[str, str] | None) -> k8s.PodSpec:
+    def _pod(self, node_selector: dict[str, str] | None, image: str) -> k8s.PodSpec:
         probe = k8s.HttpGetAction(path="/health", port=k8s.IntOrString.from_number(CLIENT_PORT))
         size = {"cpu": k8s.Quantity.from_string("250m"), "memory": k8s.Quantity.from_string("256Mi")}
         return k8s.PodSpec(
@@ -82,7 +88,7 @@ class EtcdChart(cdk8s.Chart):
             containers=[
                 k8s.Container(
                     name="etcd",
-                    image=IMAGE,
+                    image=image,
                     command=["etcd"],
                     args=[
                         "--name=etcd",

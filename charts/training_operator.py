@@ -6,9 +6,14 @@ import cdk8s
 from cdk8s_plus_28 import k8s
 from constructs import Construct
 
+from charts.images import mirrored
+
 # v1.9.4. The project publishes images under commits, not releases:
 # https://github.com/kubeflow/trainer/blob/v1.9.4/manifests/overlays/standalone/kustomization.yaml
 IMAGE = "ghcr.io/kubeflow/training-v1/training-operator:v1-93c5489"
+# Waits in the Workers of a `static` job until the Master's name resolves. The operator's own default, by its last
+# patch: its `nslookup` ends with success though the name has no IPv6 address.
+INIT_IMAGE = "docker.io/library/alpine:3.10.9"
 
 NAME = "training-operator"
 CERTIFICATE_SECRET = "training-operator-webhook-cert"  # noqa: S105, its name, which is fixed in the operator
@@ -23,7 +28,9 @@ CERTIFICATE_FOLDER = "/tmp/k8s-webhook-server/serving-certs"  # noqa: S108, fixe
 class TrainingOperatorChart(cdk8s.Chart):
     """The operator, its webhook, and its rights: jobs, pods and Services everywhere, one Secret of its own."""
 
-    def __init__(self, scope: Construct, id_: str, *, namespace: str, node_selector: dict[str, str] | None) -> None:
+    def __init__(
+        self, scope: Construct, id_: str, *, namespace: str, node_selector: dict[str, str] | None, mirror: str | None
+    ) -> None:
         super().__init__(scope, id_)
         labels = {"app.kubernetes.io/name": NAME}
         metadata = k8s.ObjectMeta(name=NAME, namespace=namespace, labels=labels)
@@ -55,7 +62,9 @@ class TrainingOperatorChart(cdk8s.Chart):
             spec=k8s.DeploymentSpec(
                 replicas=1,
                 selector=k8s.LabelSelector(match_labels=labels),
-                template=k8s.PodTemplateSpec(metadata=k8s.ObjectMeta(labels=labels), spec=self._pod(node_selector)),
+                template=k8s.PodTemplateSpec(
+                    metadata=k8s.ObjectMeta(labels=labels), spec=self._pod(node_selector, mirror)
+                ),
             ),
         )
         k8s.KubeValidatingWebhookConfiguration(
@@ -127,7 +136,7 @@ class TrainingOperatorChart(cdk8s.Chart):
             subjects=account,
         )
 
-    def _pod(self, node_selector: dict[str, str] | None) -> k8s.PodSpec:
+    def _pod(self, node_selector: dict[str, str] | None, mirror: str | None) -> k8s.PodSpec:
         def probe(path: str, *, initial: int, period: int) -> k8s.Probe:
             target = k8s.HttpGetAction(path=path, port=k8s.IntOrString.from_number(PROBE_PORT))
             return k8s.Probe(http_get=target, initial_delay_seconds=initial, period_seconds=period, timeout_seconds=3)
@@ -148,10 +157,13 @@ class TrainingOperatorChart(cdk8s.Chart):
             containers=[
                 k8s.Container(
                     name=NAME,
-                    image=IMAGE,
+                    image=mirrored(IMAGE, mirror),
                     command=["/manager"],
                     # Its other controllers would wait for kinds that this cluster does not have.
-                    args=["--enable-scheme=pytorchjob"],
+                    args=[
+                        "--enable-scheme=pytorchjob",
+                        f"--pytorch-init-container-image={mirrored(INIT_IMAGE, mirror)}",
+                    ],
                     env=[
                         k8s.EnvVar(name="MY_POD_NAMESPACE", value_from=field("metadata.namespace")),
                         k8s.EnvVar(name="MY_POD_NAME", value_from=field("metadata.name")),

@@ -308,9 +308,15 @@ class StorageConfig(Model):
 
 
 class RegistryConfig(Model):
-    """The ECR repository of the trainer's image."""
+    """The ECR repository of the trainer's image, and where the images of others come from."""
 
     images_to_keep: int = Field(20, gt=0, description="Newest images to keep.")
+    mirror: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?(/[a-z0-9]+([._-][a-z0-9]+)*)*$",
+        description="Registry that holds every image of others under its full name, for nodes that reach no other: "
+        "REGISTRY/quay.io/coreos/etcd:TAG.",
+    )
 
 
 class JobReference(Model):

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "stacks": {"stacks", "config", "trainer", "aws_cdk"},
     "charts": {"charts", "config", "trainer", "cdk8s"},
     "app.py": {"stacks", "config", "trainer", "aws_cdk"},
-    "operations": {"operations", "config", "trainer"},
+    "operations": {"operations", "charts", "config", "trainer"},
     "bench": {"bench", "operations", "config", "trainer"},
 }
 WATCHED = {part for part in MAY_IMPORT if part != "app.py"} | {"app", "aws_cdk", "cdk8s", "tests"}

@@ -44,10 +44,15 @@ def test_the_nvidia_plugin_leaves_infiniband_devices_to_the_efa_plugin(block: Ma
 
 
 @pytest.mark.parametrize("name", PLUGINS)
-def test_a_plugin_has_no_more_rights_than_it_needs(block: Manifests, name: str) -> None:
-    (container,) = pod(block, name)["containers"]
-    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+def test_a_plugin_has_no_account_at_the_api_server(block: Manifests, name: str) -> None:
     assert pod(block, name)["automountServiceAccountToken"] is False
+
+
+def test_only_the_plugin_that_opens_devices_is_privileged(block: Manifests) -> None:
+    (nvidia,) = pod(block, "nvidia-device-plugin")["containers"]
+    (efa,) = pod(block, "efa-device-plugin")["containers"]
+    assert nvidia["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert efa["securityContext"] == {"privileged": True}
 
 
 def test_the_efa_plugins_image_comes_from_the_platforms_region(manifests: Manifests) -> None:
