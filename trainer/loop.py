@@ -81,8 +81,7 @@ def train(config: TrainerConfig, stop: StopSignal) -> int:
 
     ranks = Ranks.join(config, stop)
     try:
-        with ranks.agreed(lambda: lock(paths.run, config.run) if ranks.rank == 0 else nullcontext()):
-            return _train_together(config, paths, model_config, ranks)
+        return _train_together(config, paths, model_config, ranks)
     except (ConfigError, InterruptedRunError):
         dist.destroy_process_group()  # as all ranks do, for none has died
         raise
@@ -94,7 +93,11 @@ def _train_together(config: TrainerConfig, paths: Paths, model_config: ModelConf
     if paths.held_out_data is not None:
         held_out = _rows(config, paths, paths.held_out_data, model_config, ranks)
     total = total_steps(config, rows=len(rows))
+    with ranks.agreed(lambda: lock(paths.run, config.run) if ranks.rank == 0 else nullcontext()):
+        return _train_on(rows, held_out, total, config, paths, ranks)
 
+
+def _train_on(rows: Rows, held_out: Rows | None, total: int, config: TrainerConfig, paths: Paths, ranks: Ranks) -> int:
     from trainer.checkpoint import Checkpoints
     from trainer.parallel import build_mesh, build_model, describe
     from trainer.weights import exported_step, save_weights
