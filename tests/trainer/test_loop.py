@@ -27,6 +27,8 @@ from trainer.schedule import learning_rate
 from trainer.tokenize import documents, load_tokenizer, write_token_file
 from trainer.weights import draw_weights
 
+LONG: dict[str, Any] = {"steps": 3000, "checkpoint_every_steps": 1000}
+
 
 def wait_for_step(shared: Shared, step: int) -> None:
     """Wait until a run has taken `step` steps."""
@@ -149,6 +151,9 @@ def test_a_finished_run_leaves_records_checkpoints_and_a_model(uninterrupted: Sh
     records = uninterrupted.records()
     steps = [record for record in records if "loss" in record]
     assert [record["step"] for record in steps] == list(range(1, 13))
+    # The clock of the records agrees: steps 2 to 5, with no evaluation between them.
+    between = steps[4]["time"] - steps[0]["time"]
+    assert sum(record["step_seconds"] for record in steps[1:5]) == pytest.approx(between, rel=0.3)
     for record in steps:
         # What a run waits for counts as time too.
         assert record["step_seconds"] > record["data_wait_seconds"] + (record["checkpoint_seconds"] or 0)
@@ -236,6 +241,15 @@ def test_kills_at_any_moment_of_a_save_leave_a_checkpoint_to_go_on_from(shared: 
     assert {len(losses) for losses in seen.values()} == {1}
 
 
+def test_a_checkpoint_counts_while_training_goes_on_and_not_at_the_next_one(shared: Shared) -> None:
+    ranks = shared.start(1, **LONG | {"checkpoint_every_steps": 150})
+    wait_for_checkpoint(shared, 150)
+    taken = max(shared.losses())
+    ranks.kill()
+    ranks.wait()
+    assert taken < 290
+
+
 @pytest.mark.parametrize("world_size", [1, 4])
 def test_a_run_resumes_with_another_number_of_ranks(shared: Shared, uninterrupted: Shared, world_size: int) -> None:
     copied = shared.folder / "runs" / "test"
@@ -249,9 +263,6 @@ def test_a_run_resumes_with_another_number_of_ranks(shared: Shared, uninterrupte
     assert sorted(losses) == [9, 10, 11, 12]
     for step, loss in losses.items():
         assert loss == pytest.approx(uninterrupted.losses()[step], abs=1e-4)
-
-
-LONG: dict[str, Any] = {"steps": 3000, "checkpoint_every_steps": 1000}
 
 
 def add_long_documents(folder: Path, megabytes: int) -> None:
