@@ -27,6 +27,10 @@ demo: $(READY)  ## Synthesize everything, then train on this machine, lose a wor
 synth: $(READY)  ## Write cdk.out/ and dist/ for CONFIG=config/platforms/NAME.yaml
 	@python -m operations.synth --config "$(CONFIG)"
 
+.PHONY: preflight
+preflight: $(READY)  ## Ask the account of CONFIG what would fail a deployment, and say what it costs an hour
+	@python -m operations.preflight --config "$(CONFIG)"
+
 .PHONY: image
 image: $(READY)  ## Build the trainer's image of CONFIG in CodeBuild
 	@python -m operations.image --config "$(CONFIG)"
