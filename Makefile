@@ -31,6 +31,10 @@ synth: $(READY)  ## Write cdk.out/ and dist/ for CONFIG=config/platforms/NAME.ya
 preflight: $(READY)  ## Ask the account of CONFIG what would fail a deployment, and say what it costs an hour
 	@python -m operations.preflight --config "$(CONFIG)"
 
+.PHONY: outputs
+outputs: $(READY)  ## Write outputs.json from the deployed stacks of CONFIG
+	@python -m operations.outputs --config "$(CONFIG)"
+
 .PHONY: image
 image: $(READY)  ## Build the trainer's image of CONFIG in CodeBuild
 	@python -m operations.image --config "$(CONFIG)"

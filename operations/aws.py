@@ -16,6 +16,9 @@ from trainer.config import ConfigError
 
 # What any call may raise: it did not get through, or it was answered with an error, or by something that is not AWS.
 AWS_ERRORS = (Boto3Error, BotoCoreError, ClientError, ResponseParserError)
+# States of a stack that was deployed, and can be again:
+# https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html
+HEALTHY = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE")
 
 
 def platform_on_aws(flag: str | None) -> tuple[Path, PlatformConfig]:
@@ -78,3 +81,14 @@ def pages(client: Any, operation: str, key: str, **arguments: Any) -> list[Any]:
         **arguments: of the method.
     """
     return [item for page in client.get_paginator(operation).paginate(**arguments) for item in page.get(key) or []]
+
+
+def find_stack(cloudformation: Any, name: str) -> dict[str, Any] | None:
+    """A stack as CloudFormation describes it, or None where there is none of that name."""
+    try:
+        stack: dict[str, Any] = cloudformation.describe_stacks(StackName=name)["Stacks"][0]
+    except ClientError as error:
+        if code_of(error) == "ValidationError" and "does not exist" in str(error):
+            return None
+        raise
+    return stack

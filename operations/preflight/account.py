@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from botocore.exceptions import ClientError
 
 from config.names import STACKS
 from config.platform import PlatformConfig
-from operations.aws import code_of, is_denied, pages
+from operations.aws import HEALTHY, code_of, find_stack, is_denied, pages
 from operations.preflight.finding import Clients, Finding, failed, not_checked, warning
 
 BOOTSTRAP_STACK = "CDKToolkit"
@@ -18,7 +17,6 @@ BOOTSTRAP_STACK = "CDKToolkit"
 QUALIFIER = "hnb659fds"
 # What the manifest of a cloud assembly asks for (requiresBootstrapStackVersion).
 BOOTSTRAP_VERSION = 8
-HEALTHY = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "IMPORT_COMPLETE")
 
 
 def bootstrap(config: PlatformConfig, clients: Clients) -> Iterator[Finding]:
@@ -37,17 +35,6 @@ def bootstrap(config: PlatformConfig, clients: Clients) -> Iterator[Finding]:
         yield failed(
             f"stack {BOOTSTRAP_STACK} has version {version}, and cdk deploy needs {BOOTSTRAP_VERSION}; {fix} again"
         )
-
-
-def find_stack(cloudformation: Any, name: str) -> dict[str, Any] | None:
-    """A stack as CloudFormation describes it, or None where there is none of that name."""
-    try:
-        stack: dict[str, Any] = cloudformation.describe_stacks(StackName=name)["Stacks"][0]
-    except ClientError as error:
-        if code_of(error) == "ValidationError" and "does not exist" in str(error):
-            return None
-        raise
-    return stack
 
 
 def names(config: PlatformConfig, clients: Clients) -> Iterator[Finding]:
