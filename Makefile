@@ -47,6 +47,10 @@ apply: $(READY)  ## Put the manifests of CONFIG onto its cluster, jobs left out
 submit: $(READY)  ## Start job JOB of CONFIG
 	@python -m operations.submit --config "$(CONFIG)" --job "$(JOB)"
 
+.PHONY: sweep
+sweep: $(READY)  ## List what AWS services left behind of CONFIG; DELETE=1 removes it
+	@python -m operations.sweep --config "$(CONFIG)" $(if $(DELETE),--delete)
+
 .PHONY: drill-deploy
 drill-deploy: $(READY)  ## Deploy, change and destroy a platform with the real CLI on an AWS emulator
 	@python -m operations.drill
