@@ -35,6 +35,10 @@ preflight: $(READY)  ## Ask the account of CONFIG what would fail a deployment, 
 outputs: $(READY)  ## Write outputs.json from the deployed stacks of CONFIG
 	@python -m operations.outputs --config "$(CONFIG)"
 
+.PHONY: upload
+upload: $(READY)  ## Put folder FROM into the bucket of CONFIG as TO=data/NAME or models/NAME, where FSx shows it
+	@python -m operations.upload --config "$(CONFIG)" --from "$(FROM)" --to "$(TO)"
+
 .PHONY: image
 image: $(READY)  ## Build the trainer's image of CONFIG in CodeBuild
 	@python -m operations.image --config "$(CONFIG)"
