@@ -51,6 +51,10 @@ apply: $(READY)  ## Put the manifests of CONFIG onto its cluster, jobs left out
 submit: $(READY)  ## Start job JOB of CONFIG
 	@python -m operations.submit --config "$(CONFIG)" --job "$(JOB)"
 
+.PHONY: destroy
+destroy: $(READY)  ## Stop the jobs of CONFIG, wait for the export, destroy and sweep (YES=1 does not ask)
+	@python -m operations.destroy --config "$(CONFIG)" $(if $(YES),--yes) $(if $(EXPORTED),--exported)
+
 .PHONY: sweep
 sweep: $(READY)  ## List what AWS services left behind of CONFIG; DELETE=1 removes it
 	@python -m operations.sweep --config "$(CONFIG)" $(if $(DELETE),--delete)
