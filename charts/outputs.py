@@ -36,14 +36,14 @@ class PlatformOutputs:
         if not is_sample and (strangers := sorted(stacks.keys() - own)):
             raise ConfigError(
                 f"{path}: must hold the outputs of {platform} alone, got those of {strangers[0]}; "
-                f"run `npx cdk deploy --all` for {platform}"
+                f"run `make outputs CONFIG=…` for {platform}"
             )
         found = {key: value for outputs in stacks.values() for key, value in outputs.items()}
         names = {f.name: f.name.replace("_", " ").title().replace(" ", "") for f in fields(cls) if f.type == "str"}
         if missing := [name for name in names.values() if not isinstance(found.get(name), str)]:
             raise ConfigError(
                 f"{path}: {', '.join(missing)} is missing, since the last deployment wrote only some stacks; "
-                "run `npx cdk deploy --all` again"
+                f"run `make outputs CONFIG=…` for {platform}, or `npx cdk deploy --all` again"
             )
         return cls(**{field: found[key] for field, key in names.items()}, is_sample=is_sample)
 

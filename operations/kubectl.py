@@ -30,12 +30,13 @@ def check_cluster(config: PlatformConfig | LocalConfig) -> None:
         raise ConfigError("kubectl: is not on PATH; install it: https://kubernetes.io/docs/tasks/tools/")
     if isinstance(config, LocalConfig):
         return
+    name = config.cluster.existing.name if config.cluster.existing else config.name
     # `aws eks update-kubeconfig` names the cluster by its ARN, which ends in its name.
     cluster = kubectl("config", "view", "--minify", "--output=jsonpath={.clusters[0].name}").strip()
-    if cluster.rpartition("/")[2] != config.name:
+    if cluster.rpartition("/")[2] != name:
         raise ConfigError(
-            f"kubectl: must point at cluster {config.name}, got {cluster or 'none'}; "
-            f"run `aws eks update-kubeconfig --name {config.name} --region {config.region}`"
+            f"kubectl: must point at cluster {name}, got {cluster or 'none'}; "
+            f"run `aws eks update-kubeconfig --name {name} --region {config.region}`"
         )
 
 

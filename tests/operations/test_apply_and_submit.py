@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from config.loader import load_config
+from config.platform import ExistingClusterConfig, PlatformConfig
+from operations.kubectl import check_cluster
 from tests.operations.conftest import REPOSITORY, Kubectl, run
+from trainer.config import ConfigError
 
 CLOUD = str(REPOSITORY / "config/platforms/p5-capacity-block.yaml")
 LOCAL = str(REPOSITORY / "config/platforms/local.yaml")
@@ -90,6 +94,19 @@ def test_manifests_of_another_platform_are_refused(tmp_path: Path, kubectl: Kube
         "must hold the manifests of p5-capacity-block, got those of volume local-shared; run make synth" in done.stderr
     )
     assert kubectl.calls() == []
+
+
+def test_a_platform_in_an_existing_cluster_goes_to_that_one(kubectl: Kubectl) -> None:
+    """Its own name names no cluster there."""
+    config = load_config(Path(CLOUD)).config
+    assert isinstance(config, PlatformConfig)
+    existing = ExistingClusterConfig(name="theirs", security_group_id="sg-0123456789abcdef0")
+    config = config.model_copy(update={"cluster": config.cluster.model_copy(update={"existing": existing})})
+    kubectl.points_at("arn:aws:eks:us-east-2:111122223333:cluster/theirs")
+    check_cluster(config)
+    kubectl.points_at("arn:aws:eks:us-east-2:111122223333:cluster/p5-capacity-block")
+    with pytest.raises(ConfigError, match=r"must point at cluster theirs, got .*--name theirs --region us-east-2"):
+        check_cluster(config)
 
 
 def test_another_cluster_is_never_touched(tmp_path: Path, kubectl: Kubectl) -> None:
