@@ -51,6 +51,10 @@ apply: $(READY)  ## Put the manifests of CONFIG onto its cluster, jobs left out
 submit: $(READY)  ## Start job JOB of CONFIG
 	@python -m operations.submit --config "$(CONFIG)" --job "$(JOB)"
 
+.PHONY: fabric-check
+fabric-check: $(READY)  ## All-reduce over the nodes of CONFIG's GROUP, which must go by EFA (NODES=n takes fewer)
+	@python -m operations.fabric_check --config "$(CONFIG)" --group "$(GROUP)" --nodes "$(NODES)"
+
 .PHONY: destroy
 destroy: $(READY)  ## Stop the jobs of CONFIG, wait for the export, destroy and sweep (YES=1 does not ask)
 	@python -m operations.destroy --config "$(CONFIG)" $(if $(YES),--yes) $(if $(EXPORTED),--exported)

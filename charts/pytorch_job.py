@@ -13,6 +13,7 @@ from cdk8s_plus_28 import k8s
 from constructs import Construct
 
 from charts.custom_object import custom_object
+from config.instances import InstanceFacts
 from config.job import TrainingJob
 from config.names import (
     CLAIM,
@@ -45,8 +46,15 @@ RESTARTS_PER_NODE = 10
 # The name since plugin 1.12: https://github.com/aws/aws-ofi-nccl/blob/master/src/nccl_ofi_interface_nvidia.cpp
 # Pinned, NCCL stops where the plugin is missing, and does not fall back to TCP.
 NCCL_NET = "Libfabric"
-# Loopback, container bridges, and EKS's pod-identity link lead to no other node.
-NCCL_SOCKET_IFNAME = "^lo,docker,veth,eni,pod-id-link0"
+FABRIC_ENVIRONMENT = {
+    "NCCL_DEBUG": "INFO",
+    "NCCL_NET": NCCL_NET,
+    # Loopback, container bridges, and EKS's pod-identity link lead to no other node.
+    "NCCL_SOCKET_IFNAME": "^lo,docker,veth,eni,pod-id-link0",
+    # Forked data loaders run out of huge pages: https://github.com/aws/aws-ofi-nccl/pull/292
+    "FI_EFA_USE_HUGE_PAGE": "0",
+}
+LOCKED: Object = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +158,6 @@ def _replicas(count: int, pod: Object) -> Object:
 
 def pod_template(job: TrainingJob, *, image: str, rendezvous_id: str) -> Object:
     """The pod of one worker replica, which fills its node."""
-    resources = _resources(job)
-    locked: Object = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     # torchrun must be the first process: with a shell before it, a lost agent's seat expires after 19 s instead of 6.
     command = (
         f'exec torchrun --rdzv-id="{rendezvous_id}-$(cat {RUN_ID_FOLDER}/uid)" '
@@ -167,8 +173,8 @@ def pod_template(job: TrainingJob, *, image: str, rendezvous_id: str) -> Object:
                 "name": "run-id",
                 "image": image,
                 "command": ["python", "-m", "trainer.run_id", f"{RUN_ID_FOLDER}/uid"],
-                "resources": _both({"cpu": "1", "memory": "512Mi"}),
-                "securityContext": locked,
+                "resources": both({"cpu": "1", "memory": "512Mi"}),
+                "securityContext": LOCKED,
                 "volumeMounts": [
                     {"name": "run-id", "mountPath": RUN_ID_FOLDER},
                     {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True},
@@ -181,8 +187,8 @@ def pod_template(job: TrainingJob, *, image: str, rendezvous_id: str) -> Object:
                 "image": image,
                 "command": ["/bin/sh", "-c", command],
                 "env": _environment(job),
-                "resources": _both(resources),
-                "securityContext": locked,
+                "resources": both(worker_quantities(job.instance)),
+                "securityContext": LOCKED,
                 "ports": _ports(job),
                 "volumeMounts": [
                     {"name": "options", "mountPath": CONFIG_FOLDER, "readOnly": True},
@@ -204,12 +210,19 @@ def pod_template(job: TrainingJob, *, image: str, rendezvous_id: str) -> Object:
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Gi" if job.instance else "1Gi"}},
         ],
     }
-    if job.instance is not None:
-        pod["nodeSelector"] = {NODE_GROUP_LABEL: job.node_group}
-        # The lasting taint alone: a worker that tolerated FSx's start-up taint would mount before its node can.
-        pod["tolerations"] = [{"key": GPU_TAINT, "operator": "Exists", "effect": "NoSchedule"}]
-        pod["affinity"] = _near_one_another(job)
+    if job.node_group is not None:
+        pod |= placement(job.name, job.node_group)
     return {"spec": pod}
+
+
+def placement(name: str, node_group: str) -> Object:
+    """The part of a pod's `spec` that puts the workers of a job onto GPU nodes, near one another."""
+    return {
+        "nodeSelector": {NODE_GROUP_LABEL: node_group},
+        # The lasting taint alone: a worker that tolerated FSx's start-up taint would mount before its node can.
+        "tolerations": [{"key": GPU_TAINT, "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": _near_one_another(name),
+    }
 
 
 def _shutdown_seconds(job: TrainingJob) -> int:
@@ -221,15 +234,16 @@ def _ports(job: TrainingJob) -> list[Object]:
     return [] if port is None else [{"name": "metrics", "containerPort": port}]
 
 
-def _both(quantities: dict[str, str]) -> Object:
+def both(quantities: dict[str, str]) -> Object:
     """Requests and limits alike, as extended resources and hugepages demand."""
     return {"requests": quantities, "limits": quantities}
 
 
-def _resources(job: TrainingJob) -> dict[str, str]:
-    if job.instance is None:
+def worker_quantities(instance: InstanceFacts | None) -> dict[str, str]:
+    """What a worker asks for: its whole node, or a little of this machine."""
+    if instance is None:
         return {"cpu": "1", "memory": "2Gi"}
-    worker = worker_resources(job.instance)
+    worker = worker_resources(instance)
     return {
         "cpu": str(worker.cpus),
         "memory": f"{worker.memory_mib}Mi",
@@ -248,13 +262,7 @@ def _environment(job: TrainingJob) -> list[Object]:
         "OMP_NUM_THREADS": str(threads),
     }
     if job.instance is not None:
-        values |= {
-            "NCCL_DEBUG": "INFO",
-            "NCCL_NET": NCCL_NET,
-            "NCCL_SOCKET_IFNAME": NCCL_SOCKET_IFNAME,
-            # Forked data loaders run out of huge pages: https://github.com/aws/aws-ofi-nccl/pull/292
-            "FI_EFA_USE_HUGE_PAGE": "0",
-        }
+        values |= FABRIC_ENVIRONMENT
     token = {"secretKeyRef": {"name": HUGGING_FACE_SECRET, "key": "token", "optional": True}}
     return [
         *({"name": name, "value": value} for name, value in values.items()),
@@ -271,13 +279,13 @@ def _token_sources() -> list[Object]:
     ]
 
 
-def _near_one_another(job: TrainingJob) -> Object:
+def _near_one_another(name: str) -> Object:
     """Prefer nodes under one switch; a higher layer is closer.
 
     https://docs.aws.amazon.com/eks/latest/userguide/node-efa.html
     """
     term = {
-        "labelSelector": {"matchLabels": {"training.kubeflow.org/job-name": job.name}},
+        "labelSelector": {"matchLabels": {"training.kubeflow.org/job-name": name}},
         "topologyKey": "topology.k8s.aws/network-node-layer-3",
     }
     return {

@@ -9,6 +9,9 @@ Read on 2026-11-30. Sources of the columns, unless a row says otherwise:
 - dense bf16 peak: https://github.com/pytorch/torchtitan/blob/main/torchtitan/tools/utils.py
 - price: on demand, Linux, us-east-1, US dollars, 2026-07-20, from the AWS price list as generated into
   https://github.com/aws/karpenter-provider-aws/blob/main/pkg/providers/pricing/zz_generated.pricing_aws.go
+- all-reduce of two nodes, the least that is published:
+  https://github.com/aws-ia/terraform-aws-eks-blueprints/blob/main/patterns/nvidia-gpu-efa/README.md (p5.48xlarge) and
+  https://github.com/aws-samples/aws-do-eks, Container-Root/eks/deployment/kubeflow/mpi-operator/test (p6-b200.48xlarge)
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ class InstanceFacts:
     nvme_disks: int
     nvme_gb: int
     on_demand_dollars_per_hour: float | None
+    all_reduce_gb_per_second: float | None  # bus bandwidth; None: nobody has published one
 
 
 INSTANCES = {
@@ -54,6 +58,7 @@ INSTANCES = {
         nvme_disks=8,
         nvme_gb=8000,
         on_demand_dollars_per_hour=27.447,
+        all_reduce_gb_per_second=None,
     ),
     "p5.4xlarge": InstanceFacts(
         gpu="H100",
@@ -71,6 +76,7 @@ INSTANCES = {
         nvme_disks=1,
         nvme_gb=3800,
         on_demand_dollars_per_hour=6.88,
+        all_reduce_gb_per_second=None,
     ),
     "p5.48xlarge": InstanceFacts(
         gpu="H100",
@@ -88,6 +94,7 @@ INSTANCES = {
         nvme_disks=8,
         nvme_gb=30400,
         on_demand_dollars_per_hour=55.04,
+        all_reduce_gb_per_second=439.0,
     ),
     "p5e.48xlarge": InstanceFacts(
         gpu="H200",
@@ -105,6 +112,7 @@ INSTANCES = {
         nvme_disks=8,
         nvme_gb=30400,
         on_demand_dollars_per_hour=None,  # sold as capacity blocks, not listed on demand
+        all_reduce_gb_per_second=None,
     ),
     "p5en.48xlarge": InstanceFacts(
         gpu="H200",
@@ -122,6 +130,7 @@ INSTANCES = {
         nvme_disks=8,
         nvme_gb=30400,
         on_demand_dollars_per_hour=63.296,
+        all_reduce_gb_per_second=None,
     ),
     "p6-b200.48xlarge": InstanceFacts(
         gpu="B200",
@@ -139,6 +148,7 @@ INSTANCES = {
         nvme_disks=8,
         nvme_gb=30400,
         on_demand_dollars_per_hour=113.9328,
+        all_reduce_gb_per_second=523.8,
     ),
     "p6-b300.48xlarge": InstanceFacts(
         gpu="B300",
@@ -157,6 +167,7 @@ INSTANCES = {
         nvme_disks=8,
         nvme_gb=30400,
         on_demand_dollars_per_hour=142.416,
+        all_reduce_gb_per_second=None,
     ),
 }
 
